@@ -107,9 +107,7 @@ class Chooser(Protocol):
         """True with the given probability; never True at 0, never False at 1."""
         ...
 
-    def categorical(
-        self, probabilities: npt.NDArray[np.float64], purpose: Purpose, source: str, draw: int
-    ) -> int:
+    def categorical(self, probabilities: npt.NDArray[np.float64], purpose: Purpose, source: str, draw: int) -> int:
         """An index drawn from `probabilities` float64 [V], sum 1; never an index of probability 0."""
         ...
 
@@ -129,13 +127,9 @@ class CoinChooser:
         """Compares an open-interval uniform with `probability`, so 0 is never accepted and 1 always is."""
         return uniform(coin_key(self._seed, self._frontier, source, purpose, draw)) < probability
 
-    def categorical(
-        self, probabilities: npt.NDArray[np.float64], purpose: Purpose, source: str, draw: int
-    ) -> int:
+    def categorical(self, probabilities: npt.NDArray[np.float64], purpose: Purpose, source: str, draw: int) -> int:
         """Gumbel-max over the support: one rounding moves at most one near-tie, never the whole draw."""
-        return _gumbel_argmax_probs(
-            probabilities, coin_key(self._seed, self._frontier, source, purpose, draw)
-        )
+        return _gumbel_argmax_probs(probabilities, coin_key(self._seed, self._frontier, source, purpose, draw))
 
     def gumbel_argmax(self, log_probs: npt.NDArray[np.float64], position: int) -> int:
         """Sample of exp(log_probs) with the position's own noise; -inf entries are never chosen."""

@@ -1,0 +1,174 @@
+"""The candidate graph of a round: several proposals merged by full prefix into unique rows, every draw remembered.
+
+Merging makes unique *rows* (equal full prefixes are one target computation). Each parent also keeps the ordered list of
+*draws* that led to its children, duplicates kept, because verifiers with q walk draws, not rows
+(docs/decisions/0004-merging.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts.draft_law import DraftLaw, check_law
+from contracts.errors import InvalidArgument
+from contracts.proposal import Proposal
+from contracts.topology import (
+    ANCHOR,
+    ProbabilitySemantics,
+    SamplingRelation,
+    Topology,
+    check_parents,
+    depths_of,
+    shape_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One draw at `parent` (a row, -1: the anchor) that landed on `row`. `law` indexes the graph's laws, -1: none."""
+
+    parent: int
+    row: int
+    source: str
+    law: int = -1
+
+
+@dataclass(frozen=True)
+class CandidateGraph:
+    """token_ids, parents: int64 [N], parents before children, every full prefix unique.
+
+    `sources[r]` names all sources that offered row r. `draws` is the concatenation of the proposals' draws in plan order.
+    """
+
+    token_ids: npt.NDArray[np.int64]
+    parents: npt.NDArray[np.int64]
+    sources: tuple[tuple[str, ...], ...]
+    draws: tuple[Draw, ...]
+    laws: tuple[DraftLaw, ...] = ()
+    semantics: frozenset[ProbabilitySemantics] = field(default_factory=frozenset)
+    relations: frozenset[SamplingRelation] = field(default_factory=frozenset)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @cached_property
+    def depths(self) -> npt.NDArray[np.int64]:
+        """int64 [N], 1 for the anchor's children."""
+        return depths_of(self.parents)
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The narrowest topology the draws fit."""
+        return shape_of([draw.parent for draw in self.draws], self.parents)
+
+    @cached_property
+    def children(self) -> Mapping[int, Mapping[int, int]]:
+        """Per parent row (-1: the anchor) a mapping from token id to child row."""
+        out: dict[int, dict[int, int]] = {}
+        for row, (token, parent) in enumerate(zip(self.token_ids.tolist(), self.parents.tolist(), strict=True)):
+            out.setdefault(parent, {})[token] = row
+        return out
+
+    @cached_property
+    def draws_at(self) -> Mapping[int, tuple[Draw, ...]]:
+        """Per parent row (-1: the anchor) its draws in order."""
+        out: dict[int, list[Draw]] = {}
+        for draw in self.draws:
+            out.setdefault(draw.parent, []).append(draw)
+        return {parent: tuple(draws) for parent, draws in out.items()}
+
+
+EMPTY_GRAPH = CandidateGraph(np.zeros(0, np.int64), np.zeros(0, np.int64), (), ())
+
+
+def merge_by_full_prefix(proposals: Sequence[Proposal], *, budget: int) -> CandidateGraph:
+    """Merges offers in the order given; rows are numbered as first seen.
+
+    `budget` bounds candidates, the anchor not counted. Offers without laws stop adding rows at the budget. Offers with
+    laws lose a suffix of their *draws* instead, counted before duplicates merge, so that what is kept does not depend on
+    the values drawn (dropping by value would change the law; docs/decisions/0004-merging.md).
+    """
+    if budget < 0:
+        raise InvalidArgument("node_budget", f"{budget} is negative")
+    tokens: list[int] = []
+    parents: list[int] = []
+    sources: list[list[str]] = []
+    draws: list[Draw] = []
+    laws: list[DraftLaw] = []
+    row_of: dict[tuple[int, int], int] = {}
+    with_law = any(proposal.laws for proposal in proposals)
+    for proposal in proposals:
+        law_index: dict[int, int] = {}
+        node_row: dict[int, int] = {ANCHOR: ANCHOR}
+        for index, node in enumerate(proposal.nodes):
+            parent = node_row.get(node.parent)
+            full = len(draws) >= budget if with_law else len(tokens) >= budget
+            if parent is None or (full and (with_law or (parent, node.token) not in row_of)):
+                continue
+            row = row_of.get((parent, node.token))
+            if row is None:
+                row = len(tokens)
+                row_of[parent, node.token] = row
+                tokens.append(node.token)
+                parents.append(parent)
+                sources.append([])
+            if proposal.source not in sources[row]:
+                sources[row].append(proposal.source)
+            node_row[index] = row
+            law = proposal.laws.get(node.parent)
+            if law is not None and node.parent not in law_index:
+                law_index[node.parent] = len(laws)
+                laws.append(law)
+            draws.append(Draw(parent, row, proposal.source, law_index.get(node.parent, -1)))
+    offered = [proposal for proposal in proposals if proposal.nodes]
+    return CandidateGraph(
+        np.array(tokens, dtype=np.int64),
+        np.array(parents, dtype=np.int64),
+        tuple(tuple(names) for names in sources),
+        tuple(draws),
+        tuple(laws),
+        frozenset(proposal.semantics for proposal in offered),
+        frozenset(proposal.relation for proposal in offered),
+    )
+
+
+def check_graph(graph: CandidateGraph, *, vocab_size: int, max_rows: int) -> None:
+    """The row validator: raises InvalidArgument naming the field for anything a verification pass could not trust."""
+    n = len(graph.token_ids)
+    if n > max_rows:
+        raise InvalidArgument("graph.token_ids", f"{n} rows, at most {max_rows}")
+    if len(graph.parents) != n or len(graph.sources) != n:
+        raise InvalidArgument(
+            "graph.parents", f"{len(graph.parents)} parents and {len(graph.sources)} sources for {n} rows"
+        )
+    check_parents(graph.parents.tolist(), "graph.rows")
+    if n and (int(graph.token_ids.min()) < 0 or int(graph.token_ids.max()) >= vocab_size):
+        raise InvalidArgument("graph.token_ids", f"must be within [0, {vocab_size})")
+    keys = set(zip(graph.parents.tolist(), graph.token_ids.tolist(), strict=True))
+    if len(keys) != n:
+        raise InvalidArgument("graph.rows", "two rows share one full prefix; merge them")
+    for index, law in enumerate(graph.laws):
+        check_law(law, vocab_size=vocab_size, field=f"graph.laws[{index}]")
+    drawn: set[int] = set()
+    for index, draw in enumerate(graph.draws):
+        if not 0 <= draw.row < n or int(graph.parents[draw.row]) != draw.parent:
+            raise InvalidArgument(f"graph.draws[{index}]", f"row {draw.row} is not a child of {draw.parent}")
+        if not -1 <= draw.law < len(graph.laws):
+            raise InvalidArgument(f"graph.draws[{index}].law", f"{draw.law} is outside [-1, {len(graph.laws)})")
+        drawn.add(draw.row)
+    if len(drawn) != n:
+        raise InvalidArgument("graph.draws", f"{n - len(drawn)} rows were never drawn")
+
+
+def check_commit(graph: CandidateGraph, selected: Sequence[int]) -> None:
+    """Raises InvalidArgument unless `selected` is one path from a child of the anchor downwards: no sibling, no gap."""
+    expected = ANCHOR
+    for index, row in enumerate(selected):
+        if not 0 <= row < len(graph) or int(graph.parents[row]) != expected:
+            raise InvalidArgument(f"selected[{index}]", f"row {row} does not follow {expected}")
+        expected = row

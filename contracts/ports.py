@@ -1,0 +1,141 @@
+"""The ports through which the orchestrator speaks to the other services.
+
+Each has an in-memory fake, an in-process adapter and a gRPC client, and all three pass tests/contract. Calls raise the
+errors of contracts/errors.py and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts.capability import SourceDescription, VerifierCapability
+from contracts.graph import CandidateGraph
+from contracts.manifest import Manifest, RoundManifest, TargetIdentity
+from contracts.proposal import Proposal
+from contracts.receipt import Receipt
+from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
+from contracts.sampling import SamplingPolicy
+
+
+@dataclass(frozen=True)
+class VerifierDescription:
+    """A verifier replica: its target, its algorithms and its limits.
+
+    `plain_step_us`: measured median of a one-row pass; 0 before the first measurement.
+    """
+
+    target: TargetIdentity
+    capabilities: tuple[VerifierCapability, ...]
+    eos_ids: tuple[int, ...]
+    max_rows: int
+    kv_tokens_total: int
+    kv_tokens_free: int
+    plain_step_us: float = 0.0
+
+
+@dataclass(frozen=True)
+class OpenSession:
+    """Opens a session: prefills prompt[:-1]; the last prompt token is the first anchor. Idempotent by session id.
+
+    `published`: how many tokens at the prompt's end were already published to the client by an earlier replica; they
+    count towards min and max tokens.
+    """
+
+    session_id: str
+    manifest: Manifest
+    policy: SamplingPolicy
+    prompt: npt.NDArray[np.int64]
+    published: int = 0
+    lease_ms: int = 60_000
+
+
+@dataclass(frozen=True)
+class SessionOpened:
+    """generation 0 is the state right after prefill."""
+
+    session_id: str
+    generation: int
+    prefix_len: int
+    prefill_us: float
+    queue_us: float = 0.0
+
+
+@dataclass(frozen=True)
+class VerifyRequest:
+    """One round: idempotent by (session, round id, payload digest). `acknowledge`: receipts up to it may be dropped."""
+
+    manifest: RoundManifest
+    graph: CandidateGraph
+    payload_digest: str
+    acknowledge: int = -1
+
+
+@dataclass(frozen=True)
+class ProposeRequest:
+    """Asks one source for candidates after `prefix` (the whole published prefix, int64 [prefix_len]).
+
+    `policy` lets a sampling proposer draw at the request's temperature and truncation.
+    """
+
+    source: str
+    manifest: RoundManifest
+    policy: SamplingPolicy
+    prefix: npt.NDArray[np.int64]
+    node_budget: int
+    max_depth: int
+    options: Mapping[str, int] = field(default_factory=dict)
+
+
+class VerifierPort(Protocol):
+    """The verifier service."""
+
+    async def describe(self) -> VerifierDescription: ...
+
+    async def open_session(self, request: OpenSession) -> SessionOpened: ...
+
+    async def verify(self, request: VerifyRequest) -> Receipt: ...
+
+    async def get_receipt(self, session_id: str, round_id: int) -> Receipt: ...
+
+    async def close_session(self, session_id: str) -> None: ...
+
+
+class ProposerPort(Protocol):
+    """The proposer service: several sources behind one endpoint."""
+
+    async def describe(self) -> Sequence[SourceDescription]: ...
+
+    async def open_session(self, session_id: str, manifest: Manifest) -> None: ...
+
+    async def propose(self, request: ProposeRequest) -> Proposal: ...
+
+    async def close_session(self, session_id: str) -> None: ...
+
+
+class RetrieverPort(Protocol):
+    """The retriever service. Stateless: a query names its release."""
+
+    async def describe(self) -> Sequence[IndexDescription]: ...
+
+    async def retrieve(self, query: RetrievalQuery) -> Retrieval: ...
+
+
+class Tokenizer(Protocol):
+    """Text in and out of token ids; the digest is what manifests bind."""
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
