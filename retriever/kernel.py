@@ -1,0 +1,411 @@
+"""The compiled search and walk over suffix arrays of several segments at once. Pure functions; the GIL is released.
+
+A segment set reaches the compiled code as a table, int64 [S, COLUMNS], of addresses and sizes, so that one compilation
+serves any number of segments of any width. Whoever passes a table keeps the arrays behind it alive (`query.SegmentSet`
+does). All kernels live in this one file because numba's on-disk cache is keyed by the file of the caller only: a callee
+elsewhere could be changed without the cache noticing.
+
+An *interval* is a half-open range of ranks in one segment's suffix array; a trie node is one interval per segment, and
+its count is the sum of their sizes. Declared orders: see `trie.py`.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+CODES, WIDTH, LOW, HIGH, ENTRIES, ALPHABET, ALPHABET_SIZE, MAX_TOKEN, COLUMNS = range(9)
+
+ABOVE_ALL = np.int64(1 << 62)
+# Intervals up to this many entries are walked child by child; larger ones are probed with a stride first.
+SMALL_INTERVAL = 256
+
+
+@intrinsic
+def _pointer(typing_context: Any, address: Any) -> Any:
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), build
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _code(table, segment, position):
+    if table[segment, WIDTH] == 2:
+        return np.int64(carray(_pointer(table[segment, CODES]), (1,), np.uint16)[position])
+    return np.int64(carray(_pointer(table[segment, CODES]), (1,), np.uint32)[position])
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _start(table, segment, rank):
+    low = np.int64(carray(_pointer(table[segment, LOW]), (1,), np.uint32)[rank])
+    if table[segment, HIGH] == 0:
+        return low
+    return low | (np.int64(carray(_pointer(table[segment, HIGH]), (1,), np.uint8)[rank]) << 32)
+
+
+@njit(nogil=True, cache=True)
+def _token_of(table, segment, code):
+    if table[segment, ALPHABET] == 0:
+        return code - 1
+    return np.int64(carray(_pointer(table[segment, ALPHABET]), (1,), np.uint32)[code - 1])
+
+
+@njit(nogil=True, cache=True)
+def _code_of(table, segment, token):
+    """The code of a token id, 0 where the segment cannot hold it."""
+    if token > table[segment, MAX_TOKEN]:
+        return np.int64(0)
+    if table[segment, ALPHABET] == 0:
+        return token + 1
+    alphabet = carray(_pointer(table[segment, ALPHABET]), (1,), np.uint32)
+    left, right = np.int64(0), table[segment, ALPHABET_SIZE]
+    while left < right:
+        middle = (left + right) >> 1
+        if np.int64(alphabet[middle]) < token:
+            left = middle + 1
+        else:
+            right = middle
+    if left < table[segment, ALPHABET_SIZE] and np.int64(alphabet[left]) == token:
+        return left + 1
+    return np.int64(0)
+
+
+@njit(nogil=True, cache=True)
+def _bound(table, segment, pattern, begin, bound):
+    """First rank whose suffix is not below pattern[begin:] followed by the code `bound`, and whether it starts with it.
+
+    Manber and Myers' descent (SIAM J. Comput. 1993) without the LCP table: both ends' common prefixes are carried.
+    """
+    length = pattern.shape[0] - begin
+    left, right = np.int64(0), table[segment, ENTRIES]
+    left_common, right_common = 0, 0
+    matches = False
+    while left < right:
+        middle = (left + right) >> 1
+        at = _start(table, segment, middle)
+        k = min(left_common, right_common)
+        code = _code(table, segment, at + k)
+        while k < length and code == pattern[begin + k]:
+            k += 1
+            code = _code(table, segment, at + k)
+        if (code < bound) if k == length else (code < pattern[begin + k]):
+            left, left_common = middle + 1, k
+        else:
+            right, right_common, matches = middle, k, k == length
+    return left, matches
+
+
+@njit(nogil=True, cache=True)
+def _pattern(table, segment, tokens, limit):
+    """Codes of the last tokens, as many as the segment can hold and `limit` allows."""
+    first = tokens.shape[0]
+    stop = max(np.int64(0), tokens.shape[0] - limit)
+    codes = np.empty(tokens.shape[0] - stop, np.int64)
+    while first > stop:
+        code = _code_of(table, segment, tokens[first - 1])
+        if code == 0:
+            break
+        first -= 1
+        codes[first - stop] = code
+    return codes[first - stop :]
+
+
+@njit(nogil=True, cache=True)
+def longest_match(table, tokens, max_suffix, min_suffix):
+    """Length of the longest suffix of tokens (int64 [m]) that some segment continues; 0 below min_suffix.
+
+    "Continues": occurs with at least one further token in its document. A suffix of such a suffix is one too, so the
+    length is found by doubling and bisection.
+    """
+    best = np.int64(min_suffix - 1)
+    for segment in range(table.shape[0]):
+        pattern = _pattern(table, segment, tokens, max_suffix)
+        limit = pattern.shape[0]
+        refuted = limit + 1
+        step = 1
+        while best + 1 < refuted:
+            length = min(best + step, refuted - 1) if step > 0 else (best + refuted) >> 1
+            if _bound(table, segment, pattern, limit - length, 1)[1]:
+                best = length
+                step <<= 1
+            else:
+                refuted = length
+                step = 0
+    return best if best >= min_suffix else np.int64(0)
+
+
+@njit(nogil=True, cache=True)
+def intervals(table, tokens, length, low, high):
+    """Fill low, high (int64 [S]) with the ranks of the last `length` tokens' continued occurrences; their number."""
+    total = np.int64(0)
+    for segment in range(table.shape[0]):
+        low[segment] = 0
+        high[segment] = 0
+        pattern = _pattern(table, segment, tokens, length)
+        if pattern.shape[0] == length:
+            first, matches = _bound(table, segment, pattern, 0, 1)
+            if matches:
+                low[segment] = first
+                high[segment] = _bound(table, segment, pattern, 0, ABOVE_ALL)[0]
+                total += high[segment] - first
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _edge(table, segment, left, right, offset, code):
+    """First rank in [left, right) whose code at `offset` is at least `code`, found by doubling from the left."""
+    step = np.int64(1)
+    while left < right:
+        probe = min(left + step - 1, right - 1)
+        if _code(table, segment, _start(table, segment, probe) + offset) < code:
+            left = probe + 1
+            step <<= 1
+        else:
+            right = probe
+            break
+    while left < right:
+        middle = (left + right) >> 1
+        if _code(table, segment, _start(table, segment, middle) + offset) < code:
+            left = middle + 1
+        else:
+            right = middle
+    return left
+
+
+@njit(nogil=True, cache=True)
+def _probe(table, segment, rank, high, offset):
+    if rank >= high:
+        return ABOVE_ALL
+    return _token_of(table, segment, _code(table, segment, _start(table, segment, rank) + offset))
+
+
+@njit(nogil=True, cache=True)
+def _visit(table, low, high, offset, threshold, limit, ranked, token, count, order, child_low, child_high):
+    """Write the children of a node whose count reaches the threshold; returns (number, whether these are all).
+
+    Every child of `threshold` or more has a run of at least ceil(threshold / S) in some segment, so probing with that
+    stride hits it; its runs elsewhere are then looked up. `order` ranks the slots by descending count, then ascending
+    token, and keeps the first `limit`; unranked, slots stay in token order and `limit` is only room.
+    """
+    segments = table.shape[0]
+    active = np.int64(0)
+    unseen = np.int64(0)
+    left = low.copy()
+    for s in range(segments):
+        if left[s] < high[s]:
+            left[s] = _edge(table, s, left[s], high[s], offset, 1)
+            active += left[s] < high[s]
+            unseen += high[s] - left[s]
+    stride = max(np.int64(1), (threshold + active - 1) // max(active, np.int64(1)))
+    at = np.empty(segments, np.int64)
+    current = np.empty(segments, np.int64)
+    run_low = np.zeros(segments, np.int64)
+    run_high = np.zeros(segments, np.int64)
+    for s in range(segments):
+        at[s] = left[s] + stride - 1
+        current[s] = _probe(table, s, at[s], high[s], offset)
+    kept = 0
+    while True:
+        smallest = ABOVE_ALL
+        for s in range(segments):
+            smallest = min(smallest, current[s])
+        if smallest == ABOVE_ALL:
+            break
+        total = np.int64(0)
+        for s in range(segments):
+            run_low[s] = 0
+            run_high[s] = 0
+            code = _code_of(table, s, smallest) if left[s] < high[s] else np.int64(0)
+            if code == 0:
+                continue
+            if current[s] == smallest:
+                run_low[s] = left[s] if stride == 1 else _edge(table, s, left[s], at[s], offset, code)
+                run_high[s] = _edge(table, s, at[s] + 1, high[s], offset, code + 1)
+            elif stride > 1:
+                run_low[s] = _edge(table, s, left[s], min(at[s], high[s]), offset, code)
+                run_high[s] = _edge(table, s, run_low[s], min(at[s], high[s]), offset, code + 1)
+            else:
+                continue
+            left[s] = run_high[s]
+            total += run_high[s] - run_low[s]
+            at[s] = left[s] + stride - 1
+            current[s] = _probe(table, s, at[s], high[s], offset)
+        if not ranked and kept == limit and total >= threshold:
+            return -1, False
+        if total < threshold or (ranked and kept == limit and total <= count[order[kept - 1]]):
+            continue
+        unseen -= total
+        if ranked and kept == limit:
+            slot = order[kept - 1]
+            unseen += count[slot]
+            kept -= 1
+        else:
+            slot = kept
+        token[slot] = smallest
+        count[slot] = total
+        child_low[slot] = run_low
+        child_high[slot] = run_high
+        place = kept
+        while ranked and place > 0 and count[order[place - 1]] < total:
+            order[place] = order[place - 1]
+            place -= 1
+        if ranked:
+            order[place] = slot
+        kept += 1
+    return kept, unseen == 0
+
+
+@njit(nogil=True, cache=True)
+def _best_children(table, low, high, offset, floor, limit, token, count, order, child_low, child_high):
+    """The first `limit` children by (count descending, token ascending) that reach `floor`; (number, whether all)."""
+    size = np.int64(0)
+    for s in range(table.shape[0]):
+        size += high[s] - low[s]
+    threshold = floor if size <= SMALL_INTERVAL else max(floor, size // (4 * limit))
+    while True:
+        kept, whole = _visit(
+            table, low, high, offset, threshold, limit, True, token, count, order, child_low, child_high
+        )
+        if threshold <= floor or kept == limit:
+            return kept, whole
+        threshold = max(floor, threshold // 4)
+
+
+@njit(nogil=True, cache=True)
+def _continues(table, low, high, offset):
+    for s in range(table.shape[0]):
+        if low[s] < high[s] and _code(table, s, _start(table, s, high[s] - 1) + offset) != 0:
+            return True
+    return False
+
+
+@njit(nogil=True, cache=True)
+def best_first(table, low, high, length, max_depth, budget, tokens, parents, counts, depths):
+    """Emit up to `budget` trie nodes below the intervals, best first; returns (number, truncated).
+
+    Mutates the four output rows [budget]. The frontier holds no more than the nodes that can still be emitted.
+    """
+    segments = table.shape[0]
+    token = np.empty(budget, np.int64)
+    count = np.empty(budget, np.int64)
+    depth = np.empty(budget, np.int64)
+    parent = np.empty(budget, np.int64)
+    node_low = np.empty((budget, segments), np.int64)
+    node_high = np.empty((budget, segments), np.int64)
+    # order[:waiting] are the frontier's slots, best first; free[waiting:] are the unused ones.
+    order = np.empty(budget, np.int64)
+    free = np.arange(budget)
+    child_token = np.empty(budget, np.int64)
+    child_count = np.empty(budget, np.int64)
+    child_order = np.empty(budget, np.int64)
+    child_low = np.empty((budget, segments), np.int64)
+    child_high = np.empty((budget, segments), np.int64)
+    waiting, emitted, truncated = 0, 0, False
+    low, high, node_depth = low.copy(), high.copy(), np.int64(0)
+    while True:
+        room = budget - emitted
+        if node_depth < max_depth and room == 0:
+            truncated = truncated or _continues(table, low, high, length + node_depth)
+        elif node_depth < max_depth:
+            floor = count[order[room - 1]] if waiting >= room else np.int64(1)
+            number, whole = _best_children(
+                table, low, high, length + node_depth, floor, room,
+                child_token, child_count, child_order, child_low, child_high,
+            )  # fmt: skip
+            truncated = truncated or not whole
+            for i in range(number):
+                c = child_order[i]
+                place = waiting
+                while place > 0:
+                    other = order[place - 1]
+                    if count[other] > child_count[c]:
+                        break
+                    if count[other] == child_count[c]:
+                        if token[other] < child_token[c]:
+                            break
+                        # A newcomer's parent is the newest row, so at equal depth it comes last.
+                        if token[other] == child_token[c] and depth[other] <= node_depth + 1:
+                            break
+                    place -= 1
+                if place >= room:
+                    truncated = True
+                    break
+                if waiting == room:
+                    truncated = True
+                    waiting -= 1
+                    free[waiting] = order[waiting]
+                slot = free[waiting]
+                for j in range(waiting, place, -1):
+                    order[j] = order[j - 1]
+                order[place] = slot
+                waiting += 1
+                token[slot] = child_token[c]
+                count[slot] = child_count[c]
+                depth[slot] = node_depth + 1
+                parent[slot] = emitted - 1
+                node_low[slot] = child_low[c]
+                node_high[slot] = child_high[c]
+        if waiting == 0:
+            return emitted, truncated
+        slot = order[0]
+        waiting -= 1
+        free[waiting] = slot
+        for j in range(waiting):
+            order[j] = order[j + 1]
+        tokens[emitted] = token[slot]
+        parents[emitted] = parent[slot]
+        counts[emitted] = count[slot]
+        depths[emitted] = depth[slot]
+        low[:] = node_low[slot]
+        high[:] = node_high[slot]
+        node_depth = depth[slot]
+        emitted += 1
+
+
+@njit(nogil=True, cache=True)
+def all_above(table, low, high, length, max_depth, threshold, tokens, parents, counts, depths, node_low, node_high):
+    """Emit every trie node whose count reaches the threshold, breadth first; returns (number, whether all nodes).
+
+    Mutates the output rows [room] and the intervals [room, S]. The number is -1 where the room does not suffice.
+    """
+    room = tokens.shape[0]
+    unused = np.empty(0, np.int64)
+    emitted, row, whole = 0, -1, True
+    while row < emitted:
+        depth = np.int64(0) if row < 0 else depths[row]
+        if depth < max_depth:
+            number, complete = _visit(
+                table, low if row < 0 else node_low[row], high if row < 0 else node_high[row], length + depth,
+                threshold, room - emitted, False,
+                tokens[emitted:], counts[emitted:], unused, node_low[emitted:], node_high[emitted:],
+            )  # fmt: skip
+            if number < 0:
+                return -1, False
+            parents[emitted : emitted + number] = row
+            depths[emitted : emitted + number] = depth + 1
+            emitted += number
+            whole = whole and complete
+        row += 1
+    return emitted, whole
+
+
+@njit(nogil=True, cache=True)
+def count_nodes(table, low, high, length, tokens, parents, depths, counts, node_low, node_high):
+    """Fill counts [n] for trie nodes given in topological order; node_low and node_high [n, S] are scratch."""
+    for row in range(tokens.shape[0]):
+        parent = parents[row]
+        for s in range(table.shape[0]):
+            left = low[s] if parent < 0 else node_low[parent, s]
+            right = high[s] if parent < 0 else node_high[parent, s]
+            code = _code_of(table, s, tokens[row]) if left < right else np.int64(0)
+            offset = length + depths[row] - 1
+            node_low[row, s] = _edge(table, s, left, right, offset, code) if code else right
+            node_high[row, s] = _edge(table, s, node_low[row, s], right, offset, code + 1) if code else right
+            counts[row] += node_high[row, s] - node_low[row, s]

@@ -1,0 +1,135 @@
+"""Questions to a set of segments as if they were one corpus: longest match, continuation trie, parts of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from contracts.errors import InvalidArgument, ResourceExhausted
+from retriever import kernel
+from retriever.segment import MAX_TOKEN_ID, Segment
+from retriever.trie import QueryLimits, Retrieval, miss, trie_rows
+
+Tokens = Sequence[int] | NDArray[np.integer]
+FIRST_ROOM = 1024
+
+
+class SegmentSet:
+    """An immutable, ordered set of segments. Every answer equals the one over a single segment of all their documents.
+
+    Safe to share between threads: queries allocate their own scratch and run with the GIL released.
+    """
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self.segments = tuple(segments)
+        self._table = np.zeros((len(self.segments), kernel.COLUMNS), np.int64)
+        for row, segment in zip(self._table, self.segments, strict=True):
+            row[kernel.CODES] = segment.codes.ctypes.data
+            row[kernel.WIDTH] = segment.codes.itemsize
+            row[kernel.LOW] = segment.offsets_low.ctypes.data
+            row[kernel.HIGH] = segment.offsets_high.ctypes.data if segment.offsets_high.size else 0
+            row[kernel.ENTRIES] = segment.tokens
+            row[kernel.ALPHABET] = segment.alphabet.ctypes.data if segment.alphabet.size else 0
+            row[kernel.ALPHABET_SIZE] = segment.alphabet.size
+            row[kernel.MAX_TOKEN] = segment.max_token
+
+    @property
+    def tokens(self) -> int:
+        """Tokens over all segments."""
+        return sum(segment.tokens for segment in self.segments)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of all segments' arrays."""
+        return sum(segment.resident_bytes for segment in self.segments)
+
+    def retrieve(self, context: Tokens, limits: QueryLimits) -> Retrieval:
+        """Longest suffix match of the context (token ids, any integer dtype) and the trie below it.
+
+        Raises InvalidArgument for ids outside [0, 2^32).
+        """
+        tokens = context_array(context, limits.max_suffix)
+        length = int(kernel.longest_match(self._table, tokens, limits.max_suffix, limits.min_suffix))
+        return self._best(tokens, length, limits)
+
+    def retrieve_batch(self, contexts: Sequence[Tokens], limits: QueryLimits) -> list[Retrieval]:
+        """`retrieve` for each context, in order; all contexts are checked before the first is answered."""
+        rows = [context_array(context, limits.max_suffix) for context in contexts]
+        lengths = [int(kernel.longest_match(self._table, row, limits.max_suffix, limits.min_suffix)) for row in rows]
+        return [self._best(row, length, limits) for row, length in zip(rows, lengths, strict=True)]
+
+    def longest(self, context: Tokens, limits: QueryLimits) -> int:
+        """Length of the longest continued suffix, 0 where none of at least min_suffix is."""
+        tokens = context_array(context, limits.max_suffix)
+        return int(kernel.longest_match(self._table, tokens, limits.max_suffix, limits.min_suffix))
+
+    def best(self, suffix: Tokens, limits: QueryLimits) -> Retrieval:
+        """The pruned trie below exactly this suffix (no shorter one); a miss where it is not continued here."""
+        tokens = context_array(suffix, len(suffix))
+        return self._best(tokens, tokens.shape[0], limits)
+
+    def above(self, suffix: Tokens, max_continuation: int, min_count: int, max_nodes: int) -> Retrieval:
+        """Every node below the suffix with a count of at least min_count, breadth first, siblings by token.
+
+        `truncated` says that nodes below min_count exist. Raises ResourceExhausted beyond max_nodes.
+        """
+        tokens = context_array(suffix, len(suffix))
+        low, high, found = self._intervals(tokens, tokens.shape[0])
+        if found == 0:
+            return miss()
+        room = min(FIRST_ROOM, max_nodes)
+        while True:
+            rows = np.empty((4, room), np.int64)
+            scratch = np.empty((2, room, len(self.segments)), np.int64)
+            number, whole = kernel.all_above(
+                self._table, low, high, tokens.shape[0], max_continuation, min_count, *rows, *scratch
+            )
+            if number >= 0:
+                taken = (rows[0, :number], rows[1, :number], rows[2, :number], rows[3, :number])
+                return trie_rows(tokens.shape[0], found, taken, not whole)
+            if room == max_nodes:
+                raise ResourceExhausted("max_nodes", f"more than {max_nodes} trie nodes reach count {min_count}")
+            room = min(4 * room, max_nodes)
+
+    def count(
+        self, suffix: Tokens, tokens: NDArray[np.int64], parents: NDArray[np.int32], depths: NDArray[np.int32]
+    ) -> NDArray[np.uint64]:
+        """Exact counts, uint64 [n], of trie nodes below the suffix given in topological order (0 where absent)."""
+        row = context_array(suffix, len(suffix))
+        low, high, _ = self._intervals(row, row.shape[0])
+        counts = np.zeros(tokens.shape[0], np.int64)
+        scratch = np.empty((2, tokens.shape[0], len(self.segments)), np.int64)
+        kernel.count_nodes(
+            self._table, low, high, row.shape[0],
+            tokens.astype(np.int64), parents.astype(np.int64), depths.astype(np.int64), counts, *scratch,
+        )  # fmt: skip
+        return counts.astype(np.uint64)
+
+    def _intervals(self, tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        low, high = np.empty((2, len(self.segments)), np.int64)
+        found = int(kernel.intervals(self._table, tokens, length, low, high)) if length else 0
+        return low, high, found
+
+    def _best(self, tokens: NDArray[np.int64], length: int, limits: QueryLimits) -> Retrieval:
+        low, high, found = self._intervals(tokens, length)
+        if found == 0:
+            return miss()
+        rows = np.empty((4, limits.node_budget), np.int64)
+        number, truncated = kernel.best_first(
+            self._table, low, high, length, limits.max_continuation, limits.node_budget, *rows
+        )
+        taken = (rows[0, :number], rows[1, :number], rows[2, :number], rows[3, :number])
+        return trie_rows(length, found, taken, bool(truncated))
+
+
+def context_array(context: ArrayLike, most: int) -> NDArray[np.int64]:
+    """The last `most` ids as int64. Raises InvalidArgument for anything but a row of ids in [0, 2^32)."""
+    tokens = np.asarray(context)
+    if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
+        raise InvalidArgument("context", "is one row of integer token ids")
+    tokens = tokens[max(0, tokens.shape[0] - most) :].astype(np.int64)
+    if tokens.size and (tokens.min() < 0 or tokens.max() > MAX_TOKEN_ID):
+        raise InvalidArgument("context", f"token ids lie in [0, {MAX_TOKEN_ID}]")
+    return tokens
