@@ -1,0 +1,1 @@
+"""Target and draft checkpoints: resolving and loading them, and the pass over prefix and tree rows."""

@@ -1,0 +1,171 @@
+"""The decoder in plain torch operators: the reference, and the implementation for devices without one of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.backend import BackendInfo, Int64Array, KVSlot, PassResult, RowBlock
+from models.config import DecoderConfig
+from models.kv import Slot, SlotPool
+from models.passes import FINAL_NORM_TAP, Span, ancestry, depths, plan, tap_layers
+from models.weights import DecoderWeights, LayerWeights
+
+
+class TorchStorage:
+    """keys, values: [layers, kv_heads, capacity, head_dim] in the weights' dtype, keys rotated."""
+
+    def __init__(self, config: DecoderConfig, capacity: int, like: Tensor) -> None:
+        shape = (config.num_layers, config.num_kv_heads, capacity, config.head_dim)
+        self.keys = like.new_empty(shape)
+        self.values = like.new_empty(shape)
+
+    def move(self, sources: Int64Array, start: int) -> None:
+        index = torch.from_numpy(sources).to(self.keys.device)
+        for cache in (self.keys, self.values):
+            cache[:, :, start : start + len(sources)] = cache[:, :, index]
+
+    def poison(self, start: int, stop: int) -> None:
+        for cache in (self.keys, self.values):
+            cache[:, :, start:stop] = float("nan")
+
+
+class TorchDecoder:
+    """Backend over torch operators, on any device, in fp32 or bf16.
+
+    Computes what Transformers' eager attention computes, in its order of operations. Invisible rows are left out of
+    the product with the values, not weighted with zero, so stray NaN cannot leak. Makes no claim of row invariance.
+    """
+
+    def __init__(
+        self,
+        info: BackendInfo,
+        config: DecoderConfig,
+        weights: DecoderWeights,
+        *,
+        kv_budget_tokens: int,
+        poison: bool = False,
+    ) -> None:
+        self.info = info
+        self._config = config
+        self._weights = weights
+        self._pool: SlotPool[TorchStorage] = SlotPool(kv_budget_tokens, poison=poison)
+        device = weights.embedding.device
+        self._cos, self._sin = (part.to(device) for part in config.rope.table(config.context_length))
+
+    def allocate(self, capacity: int) -> KVSlot:
+        self._pool.admit(capacity)
+        return self._pool.add(capacity, TorchStorage(self._config, capacity, self._weights.embedding))
+
+    def commit(self, slot: KVSlot, keep: Sequence[int]) -> None:
+        self._pool.commit(self._pool.own(slot), keep)
+
+    def rollback(self, slot: KVSlot) -> None:
+        self._pool.commit(self._pool.own(slot), ())
+
+    def truncate(self, slot: KVSlot, length: int) -> None:
+        self._pool.truncate(self._pool.own(slot), length)
+
+    def release(self, slot: KVSlot) -> None:
+        self._pool.release(slot)
+
+    @torch.inference_mode()
+    def forward(self, blocks: Sequence[RowBlock], *, taps: Sequence[str] = ()) -> PassResult:
+        tapped = tap_layers(taps, self._config.num_layers)
+        spans = plan(self._pool, self.info, blocks)
+        weights = self._weights
+        device = weights.embedding.device
+        tokens = torch.from_numpy(np.concatenate([block.token_ids for block in blocks])).to(device)
+        positions = torch.from_numpy(np.concatenate([block.positions for block in blocks])).to(device)
+        rotation = (self._cos[positions, None], self._sin[positions, None])
+        masks = [self._masks(span, device) for span in spans]
+        hidden = {}
+        x = weights.embedding[tokens]
+        for index, layer in enumerate(weights.layers):
+            x = x + self._attend(index, layer, self._norm(x, layer.attention_norm), rotation, spans, masks)
+            gate, up = functional.linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
+            x = x + functional.linear(functional.silu(gate) * up, layer.down)
+            for tap, tap_index in tapped.items():
+                if tap_index == index:
+                    hidden[tap] = x
+        final = self._norm(x, weights.final_norm)
+        if FINAL_NORM_TAP in taps:
+            hidden[FINAL_NORM_TAP] = final
+        logits = [
+            functional.linear(final[span.start + torch.from_numpy(span.wanted).to(device)], weights.head).float()
+            for span in spans
+        ]
+        for span in spans:
+            self._pool.stage(span.slot, span.block)
+        split = {tap: [rows[span.start : span.stop].float() for span in spans] for tap, rows in hidden.items()}
+        return PassResult(logits, split)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        wide = x.float()
+        scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._config.rms_eps)
+        return weight * scaled.to(x.dtype)
+
+    def _attend(
+        self,
+        index: int,
+        layer: LayerWeights,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        spans: Sequence[Span[TorchStorage]],
+        masks: Sequence[dict[int | None, Tensor]],
+    ) -> Tensor:
+        config = self._config
+        heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
+        qkv = functional.linear(x, layer.qkv, layer.qkv_bias).view(len(x), heads + 2 * kv_heads, width)
+        query, key, value = qkv.split([heads, kv_heads, kv_heads], dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            query, key = self._norm(query, layer.q_norm), self._norm(key, layer.k_norm)
+        query, key = _rotate(query, *rotation), _rotate(key, *rotation)
+        out = torch.empty_like(query)
+        for span, mask in zip(spans, masks, strict=True):
+            rows = slice(span.start, span.stop)
+            out[rows] = self._attend_span(index, span, mask[config.windows[index]], query[rows], key[rows], value[rows])
+        return functional.linear(out.reshape(len(x), heads * width), layer.out, layer.out_bias)
+
+    def _attend_span(
+        self, index: int, span: Span[TorchStorage], mask: Tensor, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        storage, config = span.slot.storage, self._config
+        assert storage is not None
+        end = span.slot.length + len(span.parents)
+        fresh = slice(end - len(query), end)
+        storage.keys[index, :, fresh] = key.transpose(0, 1)
+        storage.values[index, :, fresh] = value.transpose(0, 1)
+        keys, values = storage.keys[index, :, :end], storage.values[index, :, :end]
+        grouped = query.view(len(query), config.num_kv_heads, config.group, config.head_dim).permute(1, 2, 0, 3)
+        scores = grouped @ keys[:, None].transpose(-1, -2) * config.head_dim**-0.5
+        scores = scores.masked_fill(~mask, float("-inf"))
+        shares = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+        mixed = shares @ values[:, None]
+        return mixed.permute(2, 0, 1, 3).reshape(query.shape)
+
+    def _masks(self, span: Span[TorchStorage], device: torch.device) -> dict[int | None, Tensor]:
+        """Per window size: bool [N, committed + staged], which rows each row of the block sees."""
+        before, length = span.staged_before, span.slot.length
+        committed = np.ones((span.stop - span.start, length), np.bool_)
+        full = np.concatenate([committed, ancestry(span.parents)[before:]], axis=1)
+        masks: dict[int | None, Tensor] = {}
+        for window in set(self._config.windows):
+            seen = full
+            if window is not None:
+                staged_positions = length + depths(span.parents)
+                key_positions = np.concatenate([np.arange(length), staged_positions])
+                seen = full & (key_positions[None] > span.block.positions[:, None] - window)
+            masks[window] = torch.from_numpy(seen).to(device)
+        return masks
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate halves: x [rows, heads, head_dim], cos and sin float32 [rows, 1, head_dim / 2]."""
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

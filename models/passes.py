@@ -1,0 +1,108 @@
+"""A ragged pass, checked and flattened: what every implementation computes from, whatever computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+import numpy as np
+
+from contracts.errors import InvalidArgument, ResourceExhausted
+from models.backend import BackendInfo, Int64Array, RowBlock
+from models.kv import S, Slot, SlotPool
+
+FINAL_NORM_TAP = "final_norm"
+_LAYER_TAP = "layer:"
+
+
+@dataclass(frozen=True)
+class Span(Generic[S]):
+    """One block with its place in the pass.
+
+    Its rows are rows [start, stop) of the pass. `wanted` int64 [W] are the block's rows whose logits are wanted.
+    `parents` int64 [slot.staged + N] are those of all staged rows, this block's included.
+    """
+
+    slot: Slot[S]
+    block: RowBlock
+    start: int
+    stop: int
+    wanted: Int64Array
+    parents: Int64Array
+
+    @property
+    def staged_before(self) -> int:
+        return len(self.parents) - (self.stop - self.start)
+
+
+def plan(pool: SlotPool[S], info: BackendInfo, blocks: Sequence[RowBlock]) -> list[Span[S]]:
+    """Check all blocks before anything is computed; see `Backend.forward` for what is raised."""
+    spans: list[Span[S]] = []
+    start = 0
+    for block in blocks:
+        slot = pool.own(block.slot)
+        if any(span.slot is slot for span in spans):
+            raise InvalidArgument("blocks", "a slot may appear only once in a pass")
+        count = len(block.token_ids)
+        room = slot.capacity - slot.length - slot.staged
+        if count > room:
+            raise ResourceExhausted("blocks.token_ids", f"{count} rows wanted, the slot has room for {room}")
+        wanted = np.arange(count) if block.logits_for is None else np.asarray(block.logits_for, np.int64)
+        parents = np.concatenate([slot.parents, np.asarray(block.parents, np.int64)])
+        span = Span(slot, block, start, start + count, wanted, parents)
+        _check(span, info)
+        spans.append(span)
+        start += count
+    return spans
+
+
+def tap_layers(taps: Sequence[str], num_layers: int) -> dict[str, int]:
+    """Layer index of each "layer:k" tap. Raises InvalidArgument for a tap that does not exist."""
+    layers = {}
+    for tap in taps:
+        if tap == FINAL_NORM_TAP:
+            continue
+        number = tap.removeprefix(_LAYER_TAP)
+        if number == tap or not number.isdecimal() or int(number) >= num_layers:
+            known = f"{FINAL_NORM_TAP}, {_LAYER_TAP}0 to {_LAYER_TAP}{num_layers - 1}"
+            raise InvalidArgument("taps", f"{tap!r} does not exist; known: {known}")
+        layers[tap] = int(number)
+    return layers
+
+
+def _check(span: Span[S], info: BackendInfo) -> None:
+    block, count = span.block, span.stop - span.start
+    if count == 0 or len(block.positions) != count or len(block.parents) != count:
+        raise InvalidArgument("blocks", "token_ids, positions and parents must have one length of at least 1")
+    if block.token_ids.min() < 0 or block.token_ids.max() >= info.vocab_size:
+        raise InvalidArgument("blocks.token_ids", f"must lie within 0..{info.vocab_size - 1}")
+    if block.positions.max() >= info.context_length:
+        raise InvalidArgument("blocks.positions", f"must lie below the context length {info.context_length}")
+    if len(span.wanted) and (span.wanted.min() < 0 or span.wanted.max() >= count):
+        raise InvalidArgument("blocks.logits_for", f"must lie within 0..{count - 1}")
+    before = span.staged_before
+    own = span.parents[before:]
+    if own.min() < -1 or (own >= np.arange(before, before + count)).any():
+        raise InvalidArgument("blocks.parents", "a parent must be -1 or an earlier staged row")
+    depth = depths(span.parents)
+    if (block.positions != span.slot.length + depth[before:]).any():
+        raise InvalidArgument("blocks.positions", "a row must stand one position after its parent")
+
+
+def depths(parents: Int64Array) -> Int64Array:
+    """Number of ancestors of each row, int64 [N]."""
+    depth = np.zeros(len(parents), np.int64)
+    for row, parent in enumerate(parents.tolist()):
+        if parent >= 0:
+            depth[row] = depth[parent] + 1
+    return depth
+
+
+def ancestry(parents: Int64Array) -> np.ndarray:
+    """bool [N, N]: entry (r, a) says that row r sees row a (its ancestors and itself)."""
+    seen = np.eye(len(parents), dtype=np.bool_)
+    for row, parent in enumerate(parents.tolist()):
+        if parent >= 0:
+            seen[row] |= seen[parent]
+    return seen
