@@ -1,0 +1,1 @@
+"""Peers: other engines, run on the same checkpoint and prompts in processes of their own."""

@@ -1,0 +1,52 @@
+"""The evaluation prompts, read from `../shared/prompts` (or DRAFTPROOF_PROMPTS); never copied into the project."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One chat prompt: `kind` is edit, or Spec-Bench's category."""
+
+    name: str
+    kind: str
+    text: str
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        return [{"role": "user", "content": self.text}]
+
+
+def prompt_folder() -> Path:
+    """Where the prompt files lie. Raises FileNotFoundError saying how to point at them."""
+    folder = Path(os.environ.get("DRAFTPROOF_PROMPTS", Path(__file__).parents[2] / "shared" / "prompts"))
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no prompts at {folder}; set DRAFTPROOF_PROMPTS to the folder of the prompt files")
+    return folder
+
+
+def _lines(name: str, count: int) -> list[dict[str, object]]:
+    with (prompt_folder() / name).open(encoding="utf-8") as file:
+        return [json.loads(line) for _, line in zip(range(count), file, strict=False)]
+
+
+def edit_prompts(count: int) -> list[Prompt]:
+    """The first `count` EditEval tasks: an instruction and the code to change."""
+    return [
+        Prompt(
+            str(row["task_id"]),
+            "edit",
+            f"{str(row['instruction']).strip()}\n\n```python\n{row['input']}\n```\n\nReply with the whole changed code.",
+        )
+        for row in _lines("edit_eval_half.jsonl", count)
+    ]
+
+
+def spec_bench_prompts(count: int) -> list[Prompt]:
+    """The first turn of the first `count` Spec-Bench questions."""
+    rows = _lines("spec_bench_half.jsonl", count)
+    return [Prompt(f"spec/{row['question_id']}", str(row["category"]), row["turns"][0]) for row in rows]  # type: ignore[index]

@@ -1,0 +1,42 @@
+"""The ledger's arithmetic: totals over totals, and the speed-up of M7.7 section 0x02C."""
+
+import pytest
+
+from contracts.ledger import COMPONENTS, RoundLedger, sum_ledgers
+
+
+def test_components_add_up_and_overhead_leaves_out_the_useful_work() -> None:
+    ledger = RoundLedger(proposal=1, retrieval=2, packing=3, wire=4, queue=5, verify=100, selection=6, state=7, other=8)
+    assert ledger.total_us == 136
+    assert ledger.overhead_us == 136 - 1 - 2 - 100 - 6
+
+
+def test_time_per_token_and_speedup_are_totals_over_totals() -> None:
+    total = sum_ledgers(
+        [RoundLedger(verify=40, committed=1), RoundLedger(verify=60, proposal=20, committed=5)], plain_step_us=40
+    )
+    assert total.time_per_committed_token_us == 20
+    assert total.tokens_per_pass == 3
+    assert total.speedup == 40 * 6 / 120
+
+
+def test_counts_by_source_are_summed_and_failures_counted_per_round() -> None:
+    total = sum_ledgers(
+        [
+            RoundLedger(proposed_by={"a": 3}, accepted_by={"a": 1}, failures={"b": "late"}),
+            RoundLedger(proposed_by={"a": 2, "b": 4}, failures={"b": "gone"}),
+        ]
+    )
+    assert total.proposed_by == {"a": 5, "b": 4}
+    assert total.accepted_by == {"a": 1}
+    assert total.failed_by == {"b": 2}
+
+
+def test_an_empty_request_has_no_infinite_figures() -> None:
+    total = sum_ledgers([])
+    assert (total.time_per_committed_token_us, total.tokens_per_pass, total.speedup) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_every_component_is_a_ledger_field(name: str) -> None:
+    assert RoundLedger(**{name: 2.0}).total_us == 2.0  # type: ignore[arg-type]

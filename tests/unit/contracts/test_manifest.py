@@ -1,0 +1,98 @@
+"""Manifests are canonical bytes: equal content, equal hash; any change, another hash."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from contracts.capability import SourceDescription
+from contracts.errors import InvalidArgument
+from contracts.frontier import Frontier
+from contracts.graph import merge_by_full_prefix
+from contracts.manifest import Manifest, RoundManifest, SourcePlan, TargetIdentity, canonical_bytes
+from contracts.payload import payload_digest
+from contracts.sampling import SamplingPolicy
+from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
+from tests.helpers.proposals import paths_proposal
+
+TARGET = TargetIdentity("m", "c", "t", 100, 2048, "float32", "cpu", "hw")
+SOURCE = SourceDescription(
+    "s", "proposer", "v1", ProbabilitySemantics.ABSENT, SamplingRelation.DETERMINISTIC_LOOKUP, Topology.SEQUENCE
+)
+MANIFEST = Manifest(TARGET, SamplingPolicy().to_json(), (SOURCE,), "greedy", "exact", 16, 8)
+ROUND = RoundManifest(MANIFEST.hash, "session", 3, 10, "f" * 64, 3, (SourcePlan("s", 8, 8),), {"s": 2})
+
+
+def test_hash_is_sha256_of_the_canonical_bytes_and_stable_across_key_order() -> None:
+    assert MANIFEST.hash == hashlib.sha256(MANIFEST.canonical).hexdigest()
+    assert canonical_bytes({"b": 1, "a": 0.1}) == canonical_bytes({"a": 0.1, "b": 1})
+    assert canonical_bytes({"a": 0.1}) == b'{"a":{"f64":"0x1.999999999999ap-4"}}'
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(MANIFEST, target=replace(TARGET, tokenizer_digest="other")),
+        replace(MANIFEST, target=replace(TARGET, dtype="bfloat16")),
+        replace(MANIFEST, target=replace(TARGET, hardware="other")),
+        replace(MANIFEST, sampling=SamplingPolicy(seed=1).to_json()),
+        replace(MANIFEST, sources=(replace(SOURCE, version="v2"),)),
+        replace(MANIFEST, releases={"s": "r1"}),
+        replace(MANIFEST, verifier="membership"),
+        replace(MANIFEST, exactness="heuristic"),
+        replace(MANIFEST, node_budget=17),
+        replace(MANIFEST, parent="p"),
+    ],
+)
+def test_any_change_gives_another_session_hash(changed: Manifest) -> None:
+    assert changed.hash != MANIFEST.hash
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(ROUND, round_id=4),
+        replace(ROUND, session_id="other"),
+        replace(ROUND, prefix_len=11),
+        replace(ROUND, frontier="e" * 64),
+        replace(ROUND, target_generation=4),
+        replace(ROUND, source_generations={"s": 3}),
+        replace(ROUND, live_generation=1),
+        replace(ROUND, plan=(SourcePlan("s", 9, 8),)),
+        replace(ROUND, manifest_hash="0" * 64),
+    ],
+)
+def test_any_change_gives_another_round_hash(changed: RoundManifest) -> None:
+    assert changed.hash != ROUND.hash
+
+
+def test_what_has_no_canonical_form_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="canonical"):
+        canonical_bytes({"a": object()})
+
+
+def test_frontier_digest_depends_on_tokens_and_not_on_how_rounds_split_them() -> None:
+    whole, parts = Frontier([1, 2, 3, 70000]), Frontier([1])
+    parts.publish([2, 3])
+    parts.publish([])
+    parts.publish([70000])
+    assert whole.digest == parts.digest
+    assert whole.digest == hashlib.sha256(np.array([1, 2, 3, 70000], dtype="<u4").tobytes()).hexdigest()
+    assert parts.tail(2).tolist() == [3, 70000]
+    assert parts.since(1).tolist() == [2, 3, 70000]
+    assert Frontier([1, 2]).digest != Frontier([2, 1]).digest
+
+
+def test_payload_digest_tells_any_difference_in_rows_draws_or_round() -> None:
+    graphs = [
+        merge_by_full_prefix([paths_proposal("a", [[1, 2]])], budget=8),
+        merge_by_full_prefix([paths_proposal("a", [[1], [2]])], budget=8),
+        merge_by_full_prefix([paths_proposal("b", [[1, 2]])], budget=8),
+        merge_by_full_prefix([paths_proposal("a", [[1, 3]])], budget=8),
+        merge_by_full_prefix([paths_proposal("a", [[1, 2]]), paths_proposal("b", [[1, 2]])], budget=8),
+    ]
+    digests = {payload_digest(ROUND, graph) for graph in graphs}
+    assert len(digests) == len(graphs)
+    assert payload_digest(replace(ROUND, round_id=9), graphs[0]) not in digests
+    assert payload_digest(ROUND, merge_by_full_prefix([paths_proposal("a", [[1, 2]])], budget=8)) in digests
