@@ -77,6 +77,12 @@ def check_proposal(
         raise InvalidArgument("proposal.nodes", f"{len(nodes)} nodes, at most {max_nodes}")
     check_parents([node.parent for node in nodes], "proposal.nodes")
     with_law = proposal.semantics is ProbabilitySemantics.NORMALIZED_CONDITIONAL
+    if not with_law and proposal.laws:
+        raise InvalidArgument("proposal.laws", f"given under {proposal.semantics} semantics")
+    for parent, law in proposal.laws.items():
+        if not -1 <= parent < len(nodes):
+            raise InvalidArgument("proposal.laws", f"parent {parent} is outside [-1, {len(nodes)})")
+        check_law(law, vocab_size=vocab_size, field=f"proposal.laws[{parent}]")
     for index, node in enumerate(nodes):
         here = f"proposal.nodes[{index}]"
         if not 0 <= node.token < vocab_size:
@@ -89,21 +95,17 @@ def check_proposal(
         if node.score is not None and node.score != node.score:
             raise InvalidArgument(f"{here}.score", "is NaN")
         if with_law:
-            law = proposal.laws.get(node.parent)
-            if law is None:
+            drawn_from = proposal.laws.get(node.parent)
+            if drawn_from is None:
                 raise InvalidArgument(f"{here}.q", f"no law given for parent {node.parent}")
-            if node.q is None or node.q != law.probability(node.token):
-                raise InvalidArgument(f"{here}.q", f"{node.q} differs from its law's {law.probability(node.token)}")
+            if node.q != drawn_from.probability(node.token):
+                raise InvalidArgument(
+                    f"{here}.q", f"{node.q} differs from its law's {drawn_from.probability(node.token)}"
+                )
             if node.q == 0.0 and proposal.relation is not SamplingRelation.WITHOUT_REPLACEMENT:
                 raise InvalidArgument(f"{here}.q", "a drawn token has probability 0 in its law")
         elif node.q is not None:
             raise InvalidArgument(f"{here}.q", f"given under {proposal.semantics} semantics; ranks belong in score")
-    if not with_law and proposal.laws:
-        raise InvalidArgument("proposal.laws", f"given under {proposal.semantics} semantics")
-    for parent, law in proposal.laws.items():
-        if not -1 <= parent < len(nodes):
-            raise InvalidArgument("proposal.laws", f"parent {parent} is outside [-1, {len(nodes)})")
-        check_law(law, vocab_size=vocab_size, field=f"proposal.laws[{parent}]")
     _check_shape(proposal)
 
 
