@@ -56,7 +56,7 @@ def refuse_cuda_on_a_cpu_machine(python: Path, requirement: str) -> None:
 
 def main() -> None:
     """Creates the environment if it is missing and brings it to the lock file's state."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - the interpreter that runs this is the one being judged
         sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / ".venv")
     python = folder / "bin" / "python"

@@ -1,0 +1,84 @@
+"""The retriever port on the wire."""
+
+from __future__ import annotations
+
+from contracts.proposal import MAX_NODES
+from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
+from protos.draftproof.v1 import retriever_pb2 as pb
+from services.wire.scalars import duration, within
+from services.wire.vector import INT32, UINT32, UINT64, decode_ints, encode_ints
+
+MAX_SUFFIX = 4096
+_MAX = 2**32 - 1
+
+
+def encode_query(query: RetrievalQuery, *, call_id: int, traceparent: str) -> pb.RetrieveRequest:
+    """Raises InvalidArgument naming the field for what the message's types cannot hold."""
+    return pb.RetrieveRequest(
+        call_id=call_id,
+        traceparent=traceparent,
+        index=query.index,
+        release=query.release,
+        suffix=encode_ints(query.suffix, UINT32, "suffix"),
+        node_budget=within(query.node_budget, "node_budget", 0, _MAX),
+        max_depth=within(query.max_depth, "max_depth", 0, _MAX),
+        min_match=within(query.min_match, "min_match", 0, _MAX),
+        max_match=within(query.max_match, "max_match", 0, _MAX),
+        tenant=query.tenant,
+        live_generation=within(query.live_generation, "live_generation", 0, 2**63 - 1),
+    )
+
+
+def decode_query(message: pb.RetrieveRequest) -> RetrievalQuery:
+    """Raises InvalidArgument naming the field."""
+    return RetrievalQuery(
+        index=message.index,
+        release=message.release,
+        suffix=decode_ints(message.suffix, UINT32, "suffix", limit=MAX_SUFFIX),
+        node_budget=message.node_budget,
+        max_depth=message.max_depth,
+        min_match=message.min_match,
+        max_match=message.max_match,
+        tenant=message.tenant,
+        live_generation=message.live_generation,
+    )
+
+
+def encode_retrieval(retrieval: Retrieval) -> pb.Retrieval:
+    """Column by column."""
+    return pb.Retrieval(
+        match_length=retrieval.match_length,
+        match_count=retrieval.match_count,
+        tokens=encode_ints(retrieval.tokens, UINT32, "retrieval.tokens"),
+        parents=encode_ints(retrieval.parents, INT32, "retrieval.parents"),
+        depths=encode_ints(retrieval.depths, INT32, "retrieval.depths"),
+        counts=encode_ints(retrieval.counts, UINT64, "retrieval.counts"),
+        truncated=retrieval.truncated,
+        compute_us=retrieval.compute_us,
+    )
+
+
+def decode_retrieval(message: pb.Retrieval) -> Retrieval:
+    """Raises InvalidArgument naming the field."""
+    tokens = decode_ints(message.tokens, UINT32, "retrieval.tokens", limit=MAX_NODES)
+    n = len(tokens)
+    return Retrieval(
+        match_length=message.match_length,
+        match_count=message.match_count,
+        tokens=tokens,
+        parents=decode_ints(message.parents, INT32, "retrieval.parents", limit=n, length=n),
+        depths=decode_ints(message.depths, INT32, "retrieval.depths", limit=n, length=n),
+        counts=decode_ints(message.counts, UINT64, "retrieval.counts", limit=n, length=n),
+        truncated=message.truncated,
+        compute_us=duration(message.compute_us, "retrieval.compute_us"),
+    )
+
+
+def encode_index(index: IndexDescription) -> pb.IndexDescription:
+    """Field by field."""
+    return pb.IndexDescription(**index.__dict__)
+
+
+def decode_index(message: pb.IndexDescription) -> IndexDescription:
+    """Field by field."""
+    return IndexDescription(**{name: getattr(message, name) for name in IndexDescription.__dataclass_fields__})
