@@ -9,7 +9,7 @@ An *interval* is a half-open range of ranks in one segment's suffix array; a tri
 its count is the sum of their sizes. Declared orders: see `trie.py`.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg, attr-defined"
 
 from __future__ import annotations
 

@@ -145,7 +145,12 @@ class RedisStore:
             return tuple(_alias(index, entry) for entry in self._client.lrange(self._key("history", index), 0, -1))
 
     def set_alias(self, index: str, release_id: str, expected_version: int) -> Alias:
-        keys = [self._key("release", release_id), self._key("history", index), self._key("indexes"), self._key("events")]
+        keys = [
+            self._key("release", release_id),
+            self._key("history", index),
+            self._key("indexes"),
+            self._key("events"),
+        ]
         with _typed_errors():
             outcome = self._set_alias(keys, [index, release_id, expected_version, HISTORY_LIMIT])
         if outcome == -2:

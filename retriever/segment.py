@@ -76,9 +76,7 @@ def decode(codes: NDArray[np.generic], alphabet: NDArray[np.uint32]) -> NDArray[
     return decoded
 
 
-def segment_from_documents(
-    documents: Iterable[Sequence[int] | ArrayLike], *, wide_offsets: bool = False
-) -> Segment:
+def segment_from_documents(documents: Iterable[Sequence[int] | ArrayLike], *, wide_offsets: bool = False) -> Segment:
     """Index the documents (token ids each) in their order. Empty documents hold nothing and are dropped.
 
     wide_offsets: store the fifth offset byte even where four suffice.
@@ -90,8 +88,8 @@ def segment_from_documents(
         raise InvalidArgument("documents", f"{positions} codes in one segment, at most {MAX_POSITIONS}")
     max_token = max((int(ids.max()) for ids in kept), default=-1)
     alphabet = _alphabet(kept, max_token)
-    width = np.uint16 if max(max_token + 1 if alphabet.size == 0 else alphabet.size, 0) < 2**16 else np.uint32
-    codes = np.zeros(positions, dtype=width)
+    highest = max_token + 1 if alphabet.size == 0 else alphabet.size
+    codes: CodeArray = np.zeros(positions, np.uint16) if highest < 2**16 else np.zeros(positions, np.uint32)
     at = 0
     for ids in kept:
         ranks = ids if alphabet.size == 0 else np.searchsorted(alphabet, ids).astype(np.uint32)
@@ -127,9 +125,7 @@ def _alphabet(documents: list[NDArray[np.uint32]], max_token: int) -> NDArray[np
     return distinct if distinct.size < 2**16 or max_token + 1 >= 2**32 else empty
 
 
-def _suffix_array(
-    codes: CodeArray, documents: int, wide: bool
-) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+def _suffix_array(codes: CodeArray, documents: int, wide: bool) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
     none = np.empty(0, np.uint8)
     if codes.size == 0:
         return np.empty(0, np.uint32), none

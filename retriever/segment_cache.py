@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from contracts.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from retriever.segment import Segment
@@ -34,7 +36,7 @@ class SegmentCache:
                 file.writelines(chunks)
                 file.flush()
                 os.fsync(file.fileno())
-            found = segment_digest(memoryview(_mapped(Path(name))))
+            found = segment_digest(_mapped(Path(name)))
             if found != digest:
                 raise DataLoss("segment.digest", f"bytes of {found} came under the name {digest}")
             os.replace(name, self.path(digest))
@@ -46,12 +48,12 @@ class SegmentCache:
         return self.path(digest)
 
     def open(self, digest: str, *, verify: bool = True) -> Segment | None:
-        """Map the segment, or None where it is not here. A file whose content is not its name is removed, and is not here."""
+        """Map the segment, or None where it is not here. A file whose content is not its name is removed first."""
         path = self.path(digest)
         if not path.exists():
             return None
         data = _mapped(path)
-        if verify and segment_digest(memoryview(data)) != digest:
+        if verify and segment_digest(data) != digest:
             path.unlink(missing_ok=True)
             return None
         try:
@@ -60,15 +62,22 @@ class SegmentCache:
             path.unlink(missing_ok=True)
             raise
 
-    def prune(self, keep: Collection[str]) -> list[str]:
-        """Remove all segments but those in `keep`; the digests removed. Mapped ones stay readable until unmapped."""
-        gone = sorted(p.stem for p in self.directory.glob("*.segment") if p.stem not in keep)
-        for digest in gone:
-            self.path(digest).unlink(missing_ok=True)
+    def prune(self, keep: Collection[str], older_than_s: float = 3600.0) -> list[str]:
+        """Remove segments written more than older_than_s ago that are not in `keep`; the digests removed.
+
+        Another process may share the directory: what it has mapped stays readable, and the age keeps this call from
+        taking away what it is just fetching.
+        """
+        gone = []
+        for path in sorted(self.directory.glob("*.segment")):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stem not in keep and path.stat().st_mtime <= time.time() - older_than_s:
+                    path.unlink()
+                    gone.append(path.stem)
         return gone
 
 
-def _mapped(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _mapped(path: Path) -> NDArray[np.uint8]:
     if path.stat().st_size == 0:
         return np.empty(0, np.uint8)
     return np.memmap(path, np.uint8, mode="r")

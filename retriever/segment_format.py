@@ -39,15 +39,16 @@ def build_segment(documents: Iterable[Sequence[int] | ArrayLike]) -> bytes:
     return segment_bytes(segment_from_documents(documents))
 
 
-def segment_digest(data: bytes | memoryview) -> str:
+def segment_digest(data: bytes | NDArray[np.uint8]) -> str:
     """The content address: sha256 of all bytes, hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
+    return _sha256(np.frombuffer(data, np.uint8))
 
 
 def segment_bytes(segment: Segment) -> bytes:
     """Serialise; equal segments give equal bytes."""
     arrays = {name: _little(getattr(segment, name)) for name in ARRAYS}
-    described, size = [], 0
+    described: list[dict[str, Any]] = []
+    size = 0
     for name, array in arrays.items():
         described.append(
             {
@@ -55,7 +56,7 @@ def segment_bytes(segment: Segment) -> bytes:
                 "dtype": array.dtype.str,
                 "length": int(array.size),
                 "offset": size,
-                "sha256": hashlib.sha256(memoryview(array).cast("B") if array.size else b"").hexdigest(),
+                "sha256": _sha256(array),
             }
         )
         size = _aligned(size + array.nbytes)
@@ -75,12 +76,12 @@ def segment_bytes(segment: Segment) -> bytes:
     data[:12] = MAGIC + struct.pack("<I", len(header))
     data[12 : 12 + len(header)] = header
     for entry, array in zip(described, arrays.values(), strict=True):
-        begin = base + int(entry["offset"])
+        begin = base + entry["offset"]
         np.frombuffer(data, np.uint8)[begin : begin + array.nbytes] = array.view(np.uint8)
     return bytes(data)
 
 
-def segment_from_bytes(data: bytes | memoryview | NDArray[np.uint8], *, verify: bool = True) -> Segment:
+def segment_from_bytes(data: bytes | NDArray[np.uint8], *, verify: bool = True) -> Segment:
     """The segment in these bytes; its arrays are read-only views of them (nothing is copied).
 
     verify: check each array's sha256 and the structure (needless where the whole digest was just checked).
@@ -98,7 +99,7 @@ def segment_from_bytes(data: bytes | memoryview | NDArray[np.uint8], *, verify: 
         raw = view[begin : begin + length * np.dtype(dtype).itemsize]
         if raw.size != length * np.dtype(dtype).itemsize:
             raise DataLoss(f"segment.{name}", f"cut short: {raw.size} bytes of {length} x {dtype}")
-        if verify and hashlib.sha256(raw).hexdigest() != entry.get("sha256"):
+        if verify and _sha256(raw) != entry.get("sha256"):
             raise DataLoss(f"segment.{name}", "its bytes do not have the header's sha256")
         arrays[name] = raw.view(dtype)
         arrays[name].flags.writeable = False
@@ -132,6 +133,10 @@ def _check(segment: Segment, header: Mapping[str, Any], verify: bool) -> None:
     highest = segment.alphabet.shape[0] if segment.alphabet.shape[0] else segment.max_token + 1
     if top >= positions or int(segment.codes.max()) > highest:
         raise DataLoss("segment", "an offset or a code points outside its array")
+
+
+def _sha256(array: NDArray[Any]) -> str:
+    return hashlib.sha256(array.data).hexdigest() if array.size else hashlib.sha256().hexdigest()
 
 
 def _little(array: NDArray[Any]) -> NDArray[Any]:

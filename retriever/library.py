@@ -1,0 +1,217 @@
+"""What a retriever serves: for each index the present release and its last few predecessors, following the store.
+
+Readers take one reference out of an immutable map and keep it for the request, so a swap neither waits for them nor
+changes what they read. Only `poll` (one at a time) replaces the map. Whatever goes wrong there is recorded in `status`,
+and what was served before is served on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.errors import DraftproofError, FailedPrecondition, NotFound, PermissionDenied, Unavailable
+from retriever.loading import LoadedRelease, load_release
+from retriever.release import Binding
+from retriever.segment_cache import SegmentCache
+from retriever.store import Alias, ReleaseStore
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStatus:
+    """One index: the newest release served ("" for none), its alias version, what the store wants, and why not yet."""
+
+    serving_release: str
+    serving_version: int
+    wanted_release: str
+    wanted_version: int
+    releases_kept: tuple[str, ...]
+    resident_bytes: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryStatus:
+    """store_connected: the last exchange with the store worked; store_error says what did not. swaps: since the start."""
+
+    store_connected: bool
+    store_error: str
+    swaps: int
+    indexes: Mapping[str, IndexStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """The releases of one index, newest first, and the alias that brought the newest."""
+
+    alias: Alias
+    releases: tuple[LoadedRelease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    alias: Alias
+    error: str
+    retry_at: float
+
+
+class Library:
+    """Loaded releases by index. Thread-safe.
+
+    binding: what every release must agree with. keep_releases: how many per index stay askable, at least 1.
+    indexes: only these names; None for all. retry_s: pause before a release that failed to load is tried again.
+    on_swap: told (index, release) after each change, from the polling thread.
+    """
+
+    def __init__(
+        self,
+        store: ReleaseStore,
+        cache_directory: Path,
+        *,
+        binding: Binding | None = None,
+        keep_releases: int = 3,
+        indexes: Collection[str] | None = None,
+        retry_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        on_swap: Callable[[str, LoadedRelease], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._cache = SegmentCache(cache_directory)
+        self._binding = binding or Binding()
+        self._keep = max(1, keep_releases)
+        self._only = None if indexes is None else frozenset(indexes)
+        self._retry_s = retry_s
+        self._clock = clock
+        self._on_swap = on_swap
+        self._shelves: Mapping[str, _Shelf] = {}
+        self._wanted: Mapping[str, Alias] = {}
+        self._failures: dict[str, _Failure] = {}
+        self._store_error = "not asked yet"
+        self._swaps = 0
+        self._polling = threading.Lock()
+        self._watcher: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    def current(self, index: str, tenant: str = "") -> LoadedRelease:
+        """The release that a manifest sealed now should name. Raises NotFound for an index the tenant cannot see."""
+        return self._visible(index, tenant)[0]
+
+    def acquire(self, index: str, release_id: str, tenant: str = "") -> LoadedRelease:
+        """Exactly the named release.
+
+        Raises NotFound for an index the tenant cannot see, FailedPrecondition where the release is not (or no longer) here.
+        """
+        releases = self._visible(index, tenant)
+        for loaded in releases:
+            if loaded.release_id == release_id:
+                return loaded
+        raise FailedPrecondition(
+            "release_id", f"{index} has {', '.join(loaded.release_id for loaded in releases)} here, not {release_id}"
+        )
+
+    def visible_indexes(self, tenant: str = "") -> dict[str, str]:
+        """Index name to present release id, for what the tenant can see."""
+        shelves = self._shelves
+        return {n: s.releases[0].release_id for n, s in shelves.items() if s.releases[0].visible_to(tenant)}
+
+    def poll(self) -> None:
+        """Ask the store what each index points to and load what changed. Raises nothing of the store's: see `status`."""
+        with self._polling:
+            try:
+                wanted = self._store.aliases()
+            except (Unavailable, PermissionDenied) as error:
+                self._store_error = str(error)
+                return
+            self._store_error = ""
+            self._wanted = {n: a for n, a in wanted.items() if self._only is None or n in self._only}
+            for alias in self._wanted.values():
+                self._follow(alias)
+
+    def status(self) -> LibraryStatus:
+        """A snapshot; it asks nobody."""
+        shelves, wanted = self._shelves, self._wanted
+        return LibraryStatus(
+            store_connected=not self._store_error,
+            store_error=self._store_error,
+            swaps=self._swaps,
+            indexes={
+                name: self._index_status(shelves.get(name), wanted.get(name), name) for name in {**shelves, **wanted}
+            },
+        )
+
+    def start(self, wait_ms: int = 500, reconnect_s: float = 0.5) -> None:
+        """Follow the event stream in a thread until `stop`. wait_ms: how long one read waits, so also how often every
+        alias is read afresh (a lost event costs no more than that). reconnect_s: pause after the store failed.
+        """
+        self._stopping.clear()
+        self._watcher = threading.Thread(
+            target=self._watch, args=(wait_ms, reconnect_s), name="release-watcher", daemon=True
+        )
+        self._watcher.start()
+
+    def stop(self) -> None:
+        """End the watcher; what is loaded stays."""
+        self._stopping.set()
+        if self._watcher:
+            self._watcher.join()
+            self._watcher = None
+
+    def _watch(self, wait_ms: int, reconnect_s: float) -> None:
+        cursor = None
+        while not self._stopping.is_set():
+            try:
+                # The cursor is taken before the aliases are read: a change in between is then seen twice, not never.
+                cursor = cursor or self._store.event_cursor()
+                self.poll()
+                cursor, _ = self._store.events(cursor, wait_ms)
+            except DraftproofError as error:
+                self._store_error = str(error)
+                cursor = None
+                self._stopping.wait(reconnect_s)
+
+    def _visible(self, index: str, tenant: str) -> tuple[LoadedRelease, ...]:
+        shelf = self._shelves.get(index)
+        releases = tuple(loaded for loaded in shelf.releases if loaded.visible_to(tenant)) if shelf else ()
+        if not releases:
+            raise NotFound("index", f"no index {index!r} here for tenant {tenant!r}")
+        return releases
+
+    def _follow(self, alias: Alias) -> None:
+        shelf = self._shelves.get(alias.index)
+        failure = self._failures.get(alias.index)
+        if shelf and shelf.alias == alias:
+            return
+        if failure and failure.alias == alias and self._clock() < failure.retry_at:
+            return
+        present = [loaded for other in self._shelves.values() for loaded in other.releases]
+        try:
+            loaded = next((p for p in present if p.release_id == alias.release_id), None) or load_release(
+                self._store, self._cache, alias.release_id, self._binding, present
+            )
+        except DraftproofError as error:
+            self._failures[alias.index] = _Failure(alias, str(error), self._clock() + self._retry_s)
+            if isinstance(error, Unavailable):
+                self._store_error = str(error)
+            return
+        self._failures.pop(alias.index, None)
+        older = tuple(r for r in shelf.releases if r.release_id != alias.release_id) if shelf else ()
+        self._shelves = {**self._shelves, alias.index: _Shelf(alias, (loaded, *older)[: self._keep])}
+        self._swaps += 1
+        self._cache.prune({e.digest for s in self._shelves.values() for r in s.releases for e in r.release.segments})
+        if self._on_swap:
+            self._on_swap(alias.index, loaded)
+
+    def _index_status(self, shelf: _Shelf | None, wanted: Alias | None, name: str) -> IndexStatus:
+        failure = self._failures.get(name)
+        return IndexStatus(
+            serving_release=shelf.releases[0].release_id if shelf else "",
+            serving_version=shelf.alias.version if shelf else 0,
+            wanted_release=wanted.release_id if wanted else "",
+            wanted_version=wanted.version if wanted else 0,
+            releases_kept=tuple(loaded.release_id for loaded in shelf.releases) if shelf else (),
+            resident_bytes=sum(loaded.segments.resident_bytes for loaded in shelf.releases) if shelf else 0,
+            error=failure.error if failure else "",
+        )
