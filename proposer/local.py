@@ -1,0 +1,46 @@
+"""The proposer port inside one process: cheap sources answer inline, sources that compute run in a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from contracts.capability import SourceDescription
+from contracts.manifest import Manifest
+from contracts.ports import ProposeRequest
+from contracts.proposal import Proposal
+from proposer.host import SourceHost
+
+
+class LocalProposer:
+    """Implements contracts.ports.ProposerPort over a host.
+
+    There is one worker thread, because a model's backend is driven by one thread at a time. A call cancelled while it
+    waits for the thread is never run; one cancelled while it runs finishes unheard.
+    """
+
+    def __init__(self, host: SourceHost) -> None:
+        self._host = host
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="proposer")
+
+    async def describe(self) -> Sequence[SourceDescription]:
+        return self._host.describe()
+
+    async def open_session(self, session_id: str, manifest: Manifest) -> None:
+        self._host.open(session_id, manifest)
+
+    async def propose(self, request: ProposeRequest) -> Proposal:
+        source = self._host.admit(request)
+        if source.runs_inline:
+            proposal = source.propose(request)
+        else:
+            proposal = await asyncio.get_running_loop().run_in_executor(self._worker, source.propose, request)
+        return self._host.check(request, proposal)
+
+    async def close_session(self, session_id: str) -> None:
+        self._host.close(session_id)
+
+    def shutdown(self) -> None:
+        """Waits for the running call and ends the worker thread; the port is dead afterwards."""
+        self._worker.shutdown(wait=True, cancel_futures=True)
