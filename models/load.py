@@ -49,5 +49,8 @@ def load_backend(
         checkpoint_digest=digest(directory),
         row_invariant_up_to=0,
     )
+    if implementation == "cpu-llvm":
+        from models.cpu.decoder import CpuDecoder
+        return CpuDecoder(info, config, weights, kv_budget_tokens=kv_budget_tokens, threads=threads, poison=poison)
     weights = weights.map(lambda tensor: tensor.to(device))
     return TorchDecoder(info, config, weights, kv_budget_tokens=kv_budget_tokens, poison=poison)

@@ -1,0 +1,91 @@
+"""How functions here are compiled: once, without the GIL, kept on disk; and the bridge from vector IR into them.
+
+numba compiles the scalar code around the kernels; the kernels are LLVM IR on <8 x float>, which LLVM lowers to AVX2, to
+half of AVX-512 or to two NEON registers. Nothing is compiled with fast-math: sums keep the order written, which row
+invariance rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numba
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LANES = 8
+I32, I64, F32, VOID = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType()
+VECTOR = ir.VectorType(F32, LANES)
+INT_VECTOR = ir.VectorType(I32, LANES)
+
+_NUMBA_TYPES = {"void": types.void, "i32": types.int32, "i64": types.int64, "float": types.float32}
+
+
+def jit(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile for nopython use; inside, addresses are int64 and wrong ones crash."""
+    return cast("Callable[P, R]", numba.njit(nogil=True, cache=True, boundscheck=False)(function))
+
+
+def declare(entry: Callable[..., Any]) -> Any:
+    """Make `entry(context, *argument_types)`, which returns `link(...)`, callable from jitted code."""
+    return intrinsic(entry)
+
+
+def link(name: str, result: ir.Type, arguments: tuple[ir.Type, ...], build: Callable[..., None]) -> tuple[Any, Any]:
+    """Signature and code of a call of an LLVM function whose body `build(builder at its entry, *arguments)` writes.
+
+    Addresses are i64. The name is shared by all calls in one compiled module, so the body exists once.
+    """
+
+    def codegen(_context: Any, builder: ir.IRBuilder, _signature: Any, values: Any) -> Any:
+        made = builder.call(function_in(builder.module, name, result, arguments, build), values)
+        return None if result is VOID else made
+
+    return _NUMBA_TYPES[str(result)](*(_NUMBA_TYPES[str(argument)] for argument in arguments)), codegen
+
+
+def function_in(
+    module: ir.Module, name: str, result: ir.Type, arguments: tuple[ir.Type, ...], build: Callable[..., None]
+) -> ir.Function:
+    """The LLVM function of that name in `module`, built when first asked for."""
+    known = module.globals.get(name)
+    if known is not None:
+        return known
+    function = ir.Function(module, ir.FunctionType(result, arguments), name)
+    function.linkage = "linkonce_odr"
+    build(ir.IRBuilder(function.append_basic_block("entry")), *function.args)
+    return function
+
+
+def vector_intrinsic(module: ir.Module, name: str, arity: int) -> ir.Function:
+    """LLVM's own operation `name` on <8 x float>."""
+    full = f"llvm.{name}.v{LANES}f32"
+    return module.globals.get(full) or ir.Function(module, ir.FunctionType(VECTOR, [VECTOR] * arity), full)
+
+
+@declare
+def address(_context: Any, array: Any, offset: Any) -> Any:
+    """Address (int64) of element `offset` of a contiguous array."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, values[0])
+        step = builder.mul(values[1], I64(context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype))))
+        return builder.add(builder.ptrtoint(view.data, I64), step)
+
+    return types.int64(array, types.int64), codegen
+
+
+@declare
+def put(_context: Any, place: Any, value: Any) -> Any:
+    """Store a float32 at an address."""
+    return link("dp_put", VOID, (I64, F32), _build_put)
+
+
+def _build_put(builder: ir.IRBuilder, place: Any, value: Any) -> None:
+    builder.store(value, builder.inttoptr(place, F32.as_pointer()), align=4)
+    builder.ret_void()

@@ -1,0 +1,132 @@
+"""The matrix kernel: 1 to 6 rows by 16 outputs, the depth summed in order, weights converted in registers.
+
+Twelve accumulators, two weight vectors and one broadcast fill the sixteen registers of AVX2. Each output is one chain of
+fused multiply-adds over the depth, whatever the number of rows in the tile: so a row's result does not depend on how
+many rows run beside it.
+
+A panel holds 16 outputs, depth-major. fp32: [depth][16] floats. bf16: [depth][8] words, word j holding output j in its
+low half and output j + 8 in its high half, so that one load, one shift and one mask give 16 fp32 weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from models.cpu.jit import F32, I32, I64, INT_VECTOR, LANES, VECTOR, VOID, declare, function_in, link, vector_intrinsic
+
+PANEL = 2 * LANES
+MAX_TILE_ROWS = 6
+
+# What a tile does with the result it computed.
+STORE, ADD, CONTINUE = 0, 1, 2
+
+_TILE = (I64, I64, I64, I64, I64, I64, I64)
+
+
+@declare
+def tile(_context: Any, rows: Any, packed: Any, mode: Any, a: Any, lda: Any, w: Any, depth: Any, c: Any, ldc: Any) -> Any:
+    """c[m, :16] (op)= sum over k < depth of a[m, k] * w[k, :16], for m < rows <= 6. All arguments int64.
+
+    packed: the panel is bf16. mode: STORE overwrites, ADD adds the sum to what is there, CONTINUE starts the sum from
+    what is there. a, w, c: addresses; lda, ldc: row strides in floats.
+    """
+    return link("dp_tile", VOID, (I64, I64, *_TILE), _dispatch)
+
+
+def _dispatch(builder: ir.IRBuilder, rows: Any, packed: Any, *rest: Any) -> None:
+    done = builder.append_basic_block("done")
+    switch = builder.switch(builder.add(builder.shl(packed, I64(3)), rows), done)
+    for bf16 in (False, True):
+        for count in range(1, MAX_TILE_ROWS + 1):
+            block = builder.append_basic_block()
+            switch.add_case(I64(8 * bf16 + count), block)
+            with builder.goto_block(block):
+                name = f"dp_tile_{'bf16' if bf16 else 'fp32'}_{count}"
+                body = function_in(builder.module, name, VOID, _TILE, _tile_body(count, bf16))
+                # Register allocation is tuned per tile: inlined into the switch, tiles would share registers.
+                body.attributes.add("noinline")
+                builder.call(body, rest)
+                builder.branch(done)
+    builder.position_at_end(done)
+    builder.ret_void()
+
+
+def _tile_body(rows: int, bf16: bool) -> Any:
+    def build(builder: ir.IRBuilder, mode: Any, a: Any, lda: Any, w: Any, depth: Any, c: Any, ldc: Any) -> None:
+        fma = vector_intrinsic(builder.module, "fma", 3)
+        float_pointer, vector_pointer = F32.as_pointer(), VECTOR.as_pointer()
+        outputs = []
+        inputs = []
+        for row in range(rows):
+            base = builder.inttoptr(builder.add(c, builder.mul(ldc, I64(4 * row))), float_pointer)
+            outputs += [
+                builder.bitcast(builder.gep(base, [I64(half * LANES)]), vector_pointer) for half in (0, 1)
+            ]
+            inputs.append(builder.inttoptr(builder.add(a, builder.mul(lda, I64(4 * row))), float_pointer))
+        zero = ir.Constant(VECTOR, [0.0] * LANES)
+        entry = builder.block
+        resume, head, body, store, add, end = (
+            builder.append_basic_block(name) for name in ("resume", "head", "body", "store", "add", "end")
+        )
+        builder.cbranch(builder.icmp_signed("==", mode, I64(CONTINUE)), resume, head)
+        builder.position_at_end(resume)
+        started = [builder.load(output, align=4) for output in outputs]
+        builder.branch(head)
+
+        builder.position_at_end(head)
+        k = builder.phi(I64)
+        sums = [builder.phi(VECTOR) for _ in outputs]
+        k.add_incoming(I64(0), entry)
+        k.add_incoming(I64(0), resume)
+        for phi, start in zip(sums, started, strict=True):
+            phi.add_incoming(zero, entry)
+            phi.add_incoming(start, resume)
+        finished = builder.append_basic_block("finished")
+        builder.cbranch(builder.icmp_signed("<", k, depth), body, finished)
+
+        builder.position_at_end(body)
+        weights = _load_weights(builder, w, k, bf16)
+        updated = []
+        for row in range(rows):
+            scalar = builder.load(builder.gep(inputs[row], [k]), align=4)
+            spread = _broadcast(builder, scalar)
+            updated += [builder.call(fma, [spread, weights[half], sums[2 * row + half]]) for half in (0, 1)]
+        k.add_incoming(builder.add(k, I64(1)), body)
+        for phi, value in zip(sums, updated, strict=True):
+            phi.add_incoming(value, body)
+        builder.branch(head)
+
+        builder.position_at_end(finished)
+        builder.cbranch(builder.icmp_signed("==", mode, I64(ADD)), add, store)
+        builder.position_at_end(add)
+        for output, value in zip(outputs, sums, strict=True):
+            builder.store(builder.fadd(builder.load(output, align=4), value), output, align=4)
+        builder.branch(end)
+        builder.position_at_end(store)
+        for output, value in zip(outputs, sums, strict=True):
+            builder.store(value, output, align=4)
+        builder.branch(end)
+        builder.position_at_end(end)
+        builder.ret_void()
+
+    return build
+
+
+def _load_weights(builder: ir.IRBuilder, w: Any, k: Any, bf16: bool) -> list[Any]:
+    if not bf16:
+        base = builder.inttoptr(builder.add(w, builder.shl(k, I64(6))), VECTOR.as_pointer())
+        return [builder.load(builder.gep(base, [I64(half)]), align=4) for half in (0, 1)]
+    words = builder.load(
+        builder.inttoptr(builder.add(w, builder.shl(k, I64(5))), INT_VECTOR.as_pointer()), align=4
+    )
+    low = builder.shl(words, ir.Constant(INT_VECTOR, [16] * LANES))
+    high = builder.and_(words, ir.Constant(INT_VECTOR, [0xFFFF0000] * LANES))
+    return [builder.bitcast(half, VECTOR) for half in (low, high)]
+
+
+def _broadcast(builder: ir.IRBuilder, scalar: Any) -> Any:
+    single = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, I32(0))
+    lanes = ir.Constant(ir.VectorType(I32, LANES), [0] * LANES)
+    return builder.shuffle_vector(single, ir.Constant(VECTOR, ir.Undefined), lanes)
