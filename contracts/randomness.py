@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -116,12 +116,33 @@ class Chooser(Protocol):
         ...
 
 
+@runtime_checkable
+class KeyedChooser(Chooser, Protocol):
+    """A chooser whose coins are named by keys, so that a device can make the same noise itself."""
+
+    def coin_key(self, purpose: Purpose, source: str, draw: int) -> int:
+        """Key of the coin that `categorical` would use."""
+        ...
+
+    def sample_key(self, position: int) -> int:
+        """Key of the noise that `gumbel_argmax` would use."""
+        ...
+
+
 class CoinChooser:
     """Coins of one round: keys from (seed, frontier at the round's start, source, purpose, draw)."""
 
     def __init__(self, seed: int, frontier: int) -> None:
         self._seed = seed
         self._frontier = frontier
+
+    def coin_key(self, purpose: Purpose, source: str, draw: int) -> int:
+        """Key of the coin (purpose, source, draw) of this round."""
+        return coin_key(self._seed, self._frontier, source, purpose, draw)
+
+    def sample_key(self, position: int) -> int:
+        """Key of the target-sampling noise of `position`."""
+        return sample_key(self._seed, position)
 
     def bernoulli(self, probability: float, purpose: Purpose, source: str, draw: int) -> bool:
         """Compares an open-interval uniform with `probability`, so 0 is never accepted and 1 always is."""
