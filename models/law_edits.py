@@ -78,12 +78,12 @@ class LogitEdits:
         if policy.repetition_penalty != 1.0:
             ids = torch.from_numpy(np.union1d(np.flatnonzero(self._seen), path).astype(np.int64)).to(out.device)
             values = out[ids]
-            out[ids] = torch.where(
-                values > 0, values / policy.repetition_penalty, values * policy.repetition_penalty
-            )
+            out[ids] = torch.where(values > 0, values / policy.repetition_penalty, values * policy.repetition_penalty)
         if policy.presence_penalty != 0.0 or policy.frequency_penalty != 0.0:
             ids_host = np.union1d(np.flatnonzero(self._counts), path).astype(np.int64)
             counts = self._counts[ids_host]
             np.add.at(counts, np.searchsorted(ids_host, path), 1)
             penalty = policy.frequency_penalty * counts + policy.presence_penalty
-            out[torch.from_numpy(ids_host).to(out.device)] -= torch.from_numpy(penalty.astype(np.float32)).to(out.device)
+            out[torch.from_numpy(ids_host).to(out.device)] -= torch.from_numpy(penalty.astype(np.float32)).to(
+                out.device
+            )

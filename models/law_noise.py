@@ -1,4 +1,4 @@
-"""Gumbel noise on the device: the same SplitMix64 stream as contracts.randomness, in torch int64, and an exact pruned argmax.
+"""Gumbel noise on the device: the SplitMix64 stream of contracts.randomness in torch int64, and an exact pruned argmax.
 
 `gumbel_argmax` returns what an argmax over all perturbed scores would, without taking two logarithms per token: the
 likeliest few are perturbed first, and their best score bounds from below the noise that any other token would need. That

@@ -146,13 +146,13 @@ class DenseLaw:
     def __init__(
         self, probabilities: Tensor | None = None, *, logits: Tensor | None = None, temperature: float = 1.0
     ) -> None:
+        self._to_log: Callable[[Floats], Floats]
         if probabilities is not None:
             self._scores, self._to_log = probabilities, _log
             self.probabilities = probabilities
         else:
             assert logits is not None
-            self._scores = logits
-            self._to_log: Callable[[Floats], Floats] = lambda values: values / temperature
+            self._scores, self._to_log = logits, lambda values: values / temperature
             self._temperature = temperature
         self.vocab_size = int(self._scores.shape[0])
 

@@ -168,7 +168,9 @@ class LawProcessor:
         law = laws.row(row)
         if isinstance(laws, _PassLaws) and (self._policy.raw_logprobs or self._policy.greedy):
             law = laws.rows.reported(row, raw=self._policy.raw_logprobs)
-        ids, probabilities = law.top(self._policy.logprobs or 0) if self._policy.logprobs else (np.zeros(0, int), np.zeros(0))
         with np.errstate(divide="ignore"):
             own = float(np.log(law.at(np.array([token]))[0]))
-            return TokenLogprob(own, tuple(ids.tolist()), tuple(np.log(probabilities).tolist()))
+        if not self._policy.logprobs:
+            return TokenLogprob(own)
+        ids, probabilities = law.top(self._policy.logprobs)
+        return TokenLogprob(own, tuple(ids.tolist()), tuple(np.log(probabilities).tolist()))
