@@ -1,0 +1,269 @@
+"""The engine: sessions over one target. Synchronous, single-threaded, and the only owner of its backend.
+
+Prompts are prefilled in chunks and rounds run many at a time, so a caller (verifier/worker.py) can take turns between
+them. Nothing here reads the clock for a decision except leases; every coin comes from contracts/randomness.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from models.laws import LawProcessor
+
+from contracts.errors import AlreadyExists, DraftproofError, NotFound, ResourceExhausted
+from contracts.manifest import TargetIdentity
+from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
+from contracts.receipt import Receipt
+from models.backend import Backend, RowBlock
+from verifier.admission import check_opening, kv_capacity
+from verifier.faults import typed
+from verifier.round import Round, check_round, pack, replay
+from verifier.selection import VERIFIERS
+from verifier.selection.base import Verifier
+from verifier.session import Session
+from verifier.step_clock import StepClock, warm_up
+from verifier.stopping import within_reach
+from verifier.verify_pass import Clock, run_pass
+
+_log = logging.getLogger(__name__)
+
+
+class Engine:
+    """max_rows: candidates a round may have, the anchor not counted. kv_tokens: the backend's whole KV budget in rows.
+    hardware: the profile that manifests seal. prefill_chunk: prompt rows a single pass may take. clock: nanoseconds.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        tokenizer_digest: str,
+        model_name: str,
+        eos_ids: Iterable[int],
+        *,
+        max_rows: int,
+        kv_tokens: int,
+        hardware: str = "",
+        prefill_chunk: int = 256,
+        clock: Clock = time.perf_counter_ns,
+        verifiers: Mapping[str, Verifier] = VERIFIERS,
+    ) -> None:
+        self._backend = backend
+        info = backend.info
+        self._target = TargetIdentity(
+            model=model_name,
+            checkpoint_digest=info.checkpoint_digest,
+            tokenizer_digest=tokenizer_digest,
+            vocab_size=info.vocab_size,
+            context_length=info.context_length,
+            dtype=info.dtype,
+            backend=info.backend,
+            hardware=hardware,
+            row_invariant_up_to=info.row_invariant_up_to,
+        )
+        self._eos_ids = tuple(eos_ids)
+        self._max_rows = max_rows
+        self._kv_tokens = kv_tokens
+        self._prefill_chunk = prefill_chunk
+        self._clock = clock
+        self._verifiers = verifiers
+        self._steps = StepClock()
+        self._sessions: dict[str, Session] = {}
+
+    def warm_up(self, passes: int = 5) -> None:
+        """Measures the one-row step before the first session; it needs a few dozen rows of the KV budget."""
+        warm_up(self._backend, self._steps, self._clock, passes=passes)
+
+    @property
+    def kv_tokens_free(self) -> int:
+        return self._kv_tokens - sum(session.slot.capacity for session in self._sessions.values())
+
+    def describe(self) -> VerifierDescription:
+        return VerifierDescription(
+            target=self._target,
+            capabilities=tuple(verifier.capability for verifier in self._verifiers.values()),
+            eos_ids=self._eos_ids,
+            max_rows=self._max_rows,
+            kv_tokens_total=self._kv_tokens,
+            kv_tokens_free=self.kv_tokens_free,
+            plain_step_us=self._steps.plain_step_us,
+        )
+
+    def open_session(self, request: OpenSession) -> SessionOpened:
+        """Admits a session and prefills its whole prompt; see `begin_session` for what is raised."""
+        self.begin_session(request)
+        while (opened := self.prefill(request.session_id)) is None:
+            pass
+        return opened
+
+    def begin_session(self, request: OpenSession, *, queue_us: float = 0.0) -> None:
+        """Checks the request and reserves its KV. Repeating it is harmless.
+
+        Raises AlreadyExists if the id is taken by another request, ResourceExhausted with a hint when the KV budget is
+        spent for now, and what `check_opening` raises.
+        """
+        known = self._sessions.get(request.session_id)
+        if known is not None:
+            if not _same(known.request, request):
+                raise AlreadyExists("session_id", f"{request.session_id!r} was opened by another request")
+            known.renew(self._clock())
+            return
+        try:
+            verifier = check_opening(
+                request, self._target, self._verifiers, max_rows=self._max_rows, kv_tokens=self._kv_tokens
+            )
+            session = self._admit(request, verifier)
+        except DraftproofError:
+            raise
+        except Exception as error:
+            raise typed(error) from error
+        session.queue_us = queue_us
+        session.renew(self._clock())
+        self._sessions[request.session_id] = session
+
+    def prefill(self, session_id: str) -> SessionOpened | None:
+        """Runs the next chunk of the prompt; the answer to the open call once the prompt is done.
+
+        A fault drops the session: it has published nothing yet.
+        """
+        session = self._session(session_id)
+        if session.opened is not None:
+            return session.opened
+        prompt, slot = session.prefix[:-1], session.slot
+        start, stop = slot.length, min(slot.length + self._prefill_chunk, len(session.prefix) - 1)
+        started = self._clock()
+        if start < stop:
+            order = np.arange(stop - start, dtype=np.int64)
+            rows = RowBlock(slot, prompt[start:stop], start + order, order - 1, np.zeros(0, dtype=np.int64))
+            try:
+                self._backend.forward([rows])
+                self._backend.commit(slot, range(stop - start))
+            except DraftproofError:
+                self._drop(session)
+                raise
+            except Exception as error:
+                self._drop(session)
+                raise typed(error) from error
+        session.prefill_us += (self._clock() - started) / 1e3
+        if stop == len(prompt):
+            session.opened = SessionOpened(
+                session_id, session.generation, session.prefix_len, session.prefill_us, session.queue_us
+            )
+        return session.opened
+
+    def verify_many(
+        self, requests: Sequence[VerifyRequest], *, queued_us: Sequence[float] | None = None
+    ) -> list[Receipt | DraftproofError]:
+        """Runs one round for each request, all sessions in one pass; the outcomes are in the requests' order.
+
+        A session's second request in the list waits for its first. queued_us: how long each has waited so far.
+        """
+        waits = queued_us if queued_us is not None else [0.0] * len(requests)
+        outcomes: dict[int, Receipt | DraftproofError] = {}
+        waiting = list(range(len(requests)))
+        while waiting:
+            wave: dict[str, int] = {}
+            for index in waiting:
+                wave.setdefault(requests[index].manifest.session_id, index)
+            rounds: dict[int, Round] = {}
+            for index in wave.values():
+                try:
+                    ready = self._prepare(requests[index], waits[index])
+                except Exception as error:
+                    outcomes[index] = typed(error)
+                else:
+                    if isinstance(ready, Round):
+                        rounds[index] = ready
+                    else:
+                        outcomes[index] = ready
+            if rounds:
+                settled = run_pass(self._backend, list(rounds.values()), self._steps, self._clock)
+                outcomes.update(zip(rounds, settled, strict=True))
+                for round in rounds.values():
+                    if round.session.lost:
+                        self._drop(round.session)
+            waiting = [index for index in waiting if index not in outcomes]
+        return [outcomes[index] for index in range(len(requests))]
+
+    def get_receipt(self, session_id: str, round_id: int) -> Receipt:
+        """Raises NotFound if the round was not verified here, or its receipt was acknowledged."""
+        receipt = self._session(session_id).receipts.get(round_id)
+        if receipt is None:
+            raise NotFound("round_id", f"session {session_id!r} keeps no receipt of round {round_id}")
+        return receipt
+
+    def close_session(self, session_id: str, *, unless_open: bool = False) -> None:
+        """Frees the session's KV, with `unless_open` only if it is still in prefill. Unknown sessions are no error, so
+        that a repeat is harmless.
+        """
+        session = self._sessions.get(session_id)
+        if session is not None and not (unless_open and session.opened is not None):
+            self._drop(session)
+
+    def expire_leases(self, now_ns: int | None = None) -> tuple[str, ...]:
+        """Drops the sessions whose lease lapsed before `now_ns` (the engine clock's), and names them."""
+        now = self._clock() if now_ns is None else now_ns
+        lapsed = [session for session in self._sessions.values() if session.lease_until_ns < now]
+        for session in lapsed:
+            self._drop(session)
+        return tuple(session.request.session_id for session in lapsed)
+
+    def _session(self, session_id: str) -> Session:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise NotFound("session_id", f"no session {session_id!r} here")
+        session.renew(self._clock())
+        return session
+
+    def _admit(self, request: OpenSession, verifier: Verifier) -> Session:
+        policy, ours = request.policy, len(request.prompt) - request.published
+        capacity = kv_capacity(request)
+        free = self.kv_tokens_free
+        if capacity > free:
+            raise ResourceExhausted(
+                "kv_tokens",
+                f"the session needs {capacity} KV rows, {free} of {self._kv_tokens} are free",
+                retry_after_ms=self._soonest_end_ms(),
+            )
+        return Session(
+            request=request,
+            verifier=verifier,
+            laws=LawProcessor(policy, vocab_size=self._target.vocab_size, prompt_len=ours, eos_ids=self._eos_ids),
+            limit=ours + policy.max_tokens,
+            stop=frozenset(policy.stop_ids if policy.ignore_eos else (*policy.stop_ids, *self._eos_ids)),
+            slot=self._backend.allocate(capacity),
+        )
+
+    def _soonest_end_ms(self) -> int:
+        """When the session nearest to its limit would end at one token a step; a hint, not a promise."""
+        left = min((session.limit - session.prefix_len for session in self._sessions.values()), default=0)
+        return max(10, round(left * self._steps.plain_step_us / 1e3))
+
+    def _prepare(self, request: VerifyRequest, queued_us: float) -> Round | Receipt:
+        started = self._clock()
+        session = self._session(request.manifest.session_id)
+        kept = replay(session, request)
+        if kept is not None:
+            return kept
+        check_round(session, request, vocab_size=self._target.vocab_size)
+        graph, originals = within_reach(request.graph, session.limit - session.prefix_len)
+        block = pack(session, graph)
+        pack_us = (self._clock() - started) / 1e3
+        return Round(session, request, graph, originals, block, queued_us, pack_us)
+
+    def _drop(self, session: Session) -> None:
+        del self._sessions[session.request.session_id]
+        try:
+            self._backend.release(session.slot)
+        except Exception:
+            _log.exception("the KV of session %s was not released", session.request.session_id)
+
+
+def _same(known: OpenSession, repeated: OpenSession) -> bool:
+    return (
+        known.manifest.hash == repeated.manifest.hash
+        and known.published == repeated.published
+        and np.array_equal(known.prompt, repeated.prompt)
+    )

@@ -1,0 +1,61 @@
+"""What may be asked of the worker, and the handle on what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
+from contracts.receipt import Receipt
+
+T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """A question whose answer is a T."""
+
+
+@dataclass(frozen=True)
+class Open(Job[SessionOpened]):
+    """Admission and prefill."""
+
+    request: OpenSession
+
+
+@dataclass(frozen=True)
+class Verify(Job[Receipt]):
+    """One round."""
+
+    request: VerifyRequest
+
+
+@dataclass(frozen=True)
+class GetReceipt(Job[Receipt]):
+    """The kept receipt of a round; waits for that session's queued rounds."""
+
+    session_id: str
+    round_id: int
+
+
+@dataclass(frozen=True)
+class Close(Job[None]):
+    """Frees a session, only one still in prefill if `unless_open`; overtakes everything: its KV is free at once."""
+
+    session_id: str
+    unless_open: bool = False
+
+
+@dataclass(frozen=True)
+class Describe(Job[VerifierDescription]):
+    """The replica's description; overtakes everything."""
+
+
+@dataclass(eq=False)
+class Entry:
+    """A submitted job. begun: an open's admission is done or under way. submitted_ns: by the worker's clock."""
+
+    job: Any
+    callback: Callable[[Any], None]
+    submitted_ns: int
+    begun: bool = False

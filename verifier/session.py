@@ -1,0 +1,72 @@
+"""What the engine holds of one session: its published tokens, its KV, and the receipts not yet acknowledged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from models.laws import LawProcessor
+
+from contracts.frontier import Frontier
+from contracts.ports import OpenSession, SessionOpened
+from contracts.receipt import FinishReason, Receipt
+from models.backend import KVSlot
+from verifier.selection.base import Verifier
+from verifier.stopping import Publication
+
+
+@dataclass(eq=False)
+class Session:
+    """Invariant between calls: `slot.length == prefix_len - 1` once open, and nothing is staged.
+
+    limit: the published length at which generation ends. stop: token ids that end it earlier. opened: the answer to the
+    open call, None while the prompt is being prefilled. lost: its KV could not be restored after a fault.
+    """
+
+    request: OpenSession
+    verifier: Verifier
+    laws: LawProcessor
+    slot: KVSlot
+    limit: int
+    stop: frozenset[int]
+    queue_us: float = 0.0
+    prefill_us: float = 0.0
+    opened: SessionOpened | None = None
+    generation: int = 0
+    finish: FinishReason = FinishReason.NONE
+    last_round: int = -1
+    lease_until_ns: int = 0
+    lost: bool = False
+    receipts: dict[int, Receipt] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.frontier = Frontier(self.request.prompt)
+        self._tokens = np.zeros(self.limit, dtype=np.int64)
+        self._tokens[: len(self.frontier)] = self.request.prompt
+
+    @property
+    def prefix_len(self) -> int:
+        return len(self.frontier)
+
+    @property
+    def prefix(self) -> npt.NDArray[np.int64]:
+        """The published ids, int64 [prefix_len]: a view that the next publication leaves as it is."""
+        return self._tokens[: self.prefix_len]
+
+    def renew(self, now_ns: int) -> None:
+        self.lease_until_ns = now_ns + self.request.lease_ms * 1_000_000
+
+    def publish(self, publication: Publication) -> None:
+        """Appends a publication whose KV is committed, and moves on one generation."""
+        start = self.prefix_len
+        self._tokens[start : start + len(publication.tokens)] = publication.tokens
+        self.frontier.publish(publication.tokens)
+        self.generation += 1
+        self.finish = publication.finish
+
+    def file(self, receipt: Receipt, *, acknowledged: int) -> None:
+        """Keeps a round's receipt until it is acknowledged, and drops those up to `acknowledged`."""
+        self.receipts = {known: kept for known, kept in self.receipts.items() if known > acknowledged}
+        self.receipts[receipt.round_id] = receipt
+        self.last_round = receipt.round_id

@@ -1,0 +1,123 @@
+"""One ragged target pass over the rounds of several sessions, and each round's settlement after it.
+
+Settlement is a transaction: laws, selection, truncation and logprobs first, then the KV commit, and only then, by steps
+that cannot fail, the publication. Whatever raises on the way leaves the session as it was (M7.7 section 0x07F).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from contracts.errors import DraftproofError
+from contracts.graph import check_commit
+from contracts.randomness import CoinChooser
+from contracts.receipt import Receipt, TokenLogprob, VerifyTimings
+from models.backend import Backend
+from verifier.faults import restore, typed
+from verifier.round import Round
+from verifier.step_clock import StepClock
+from verifier.stopping import Publication, cut
+
+Clock = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """The pass a round rode in: when its batch was begun (ns), its target time (us) and its size."""
+
+    begun_ns: int
+    target_us: float
+    rows: int
+    sessions: int
+
+
+def run_pass(
+    backend: Backend, rounds: Sequence[Round], steps: StepClock, clock: Clock
+) -> list[Receipt | DraftproofError]:
+    """Runs the target once over all rounds, of different sessions, and settles each; a fault stays with its round.
+
+    If the pass itself fails, every round is tried alone, so that one round's fault does not fail its neighbours.
+    """
+    begun = clock()
+    try:
+        logits = backend.forward([round.block for round in rounds]).logits
+        # The device may still be computing: reading a number waits for it, so that the time is the target's.
+        float(logits[-1][-1, -1])
+    except Exception as error:
+        for round in rounds:
+            restore(backend, round.session)
+        if len(rounds) == 1:
+            return [typed(error)]
+        return [outcome for round in rounds for outcome in run_pass(backend, [round], steps, clock)]
+    target_us = (clock() - begun) / 1e3
+    load = _Load(begun, target_us, sum(len(rows) for rows in logits), len(rounds))
+    if load.rows == 1:
+        steps.record(target_us)
+    return [_settle(backend, round, rows, load, clock) for round, rows in zip(rounds, logits, strict=True)]
+
+
+def _settle(backend: Backend, round: Round, logits: Tensor, load: _Load, clock: Clock) -> Receipt | DraftproofError:
+    session, request = round.session, round.request
+    started = clock()
+    try:
+        publication, logprobs = _choose(round, logits)
+        chosen = clock()
+        backend.commit(session.slot, publication.kv_rows)
+    except Exception as error:
+        restore(backend, session)
+        return typed(error)
+    session.publish(publication)
+    committed = clock()
+    share = load.target_us * len(logits) / load.rows
+    receipt = Receipt(
+        session_id=request.manifest.session_id,
+        round_id=request.manifest.round_id,
+        payload_digest=request.payload_digest,
+        round_hash=request.manifest.hash,
+        generation=session.generation,
+        prefix_len=session.prefix_len,
+        tokens=publication.tokens,
+        accepted_rows=tuple(round.originals[list(publication.rows)].tolist()),
+        closing=publication.closing,
+        finish=publication.finish,
+        logprobs=logprobs,
+        timings=VerifyTimings(
+            # What others took of the pass, and of the settlement before ours, is waiting to this round.
+            queue_us=round.queued_us + (started - load.begun_ns) / 1e3 - share,
+            pack_us=round.pack_us,
+            target_us=share,
+            select_us=(chosen - started) / 1e3,
+            commit_us=(committed - chosen) / 1e3,
+        ),
+        pass_rows=load.rows,
+        pass_sessions=load.sessions,
+    )
+    session.file(receipt, acknowledged=request.acknowledge)
+    return receipt
+
+
+def _choose(round: Round, logits: Tensor) -> tuple[Publication, tuple[TokenLogprob, ...]]:
+    session, graph = round.session, round.graph
+    policy, prefix_len = session.request.policy, session.prefix_len
+    laws = session.laws.laws(logits, prefix=session.prefix, token_ids=graph.token_ids, parents=graph.parents)
+    chooser = CoinChooser(policy.seed, prefix_len)
+    selection = session.verifier.select(graph, laws, chooser, prefix_len=prefix_len)
+    check_commit(graph, selection.rows)
+    publication = cut(
+        tuple(graph.token_ids[list(selection.rows)].tolist()),
+        selection.rows,
+        selection.token,
+        selection.closing,
+        stop=session.stop,
+        room=session.limit - prefix_len,
+    )
+    if policy.logprobs is None:
+        return publication, ()
+    # A published token's predictor is the row committed before it; laws count the anchor as -1.
+    return publication, tuple(
+        session.laws.logprob(laws, row - 1, token)
+        for row, token in zip(publication.kv_rows, publication.tokens, strict=True)
+    )

@@ -1,0 +1,239 @@
+"""The pass loop of the engine process: jobs in from any thread, turns taken between rounds and prefills.
+
+Continuous batching: every verify job that arrived while a pass ran joins the next one. A turn is one pass of rounds and
+one chunk of one prompt, so neither a stream of rounds nor a long prompt starves the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from contracts.errors import DraftproofError, ResourceExhausted, Unavailable
+from verifier.engine import Engine
+from verifier.faults import typed
+from verifier.jobs import Close, Entry, GetReceipt, Job, Open, Verify
+from verifier.verify_pass import Clock
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_LEASE_CHECK_NS = 1_000_000_000
+
+
+class Worker:
+    """Drives one engine from one thread: `run()` until `stop()`, or `step()` by hand.
+
+    max_queue: verify and open jobs that may wait, prompts in prefill included. max_pass_rows: rows of a batch, which
+    the first round of a batch may exceed. clock: nanoseconds, the engine's.
+    """
+
+    def __init__(
+        self, engine: Engine, *, max_queue: int = 256, max_pass_rows: int = 512, clock: Clock = time.perf_counter_ns
+    ) -> None:
+        self._engine = engine
+        self._max_queue = max_queue
+        self._max_pass_rows = max_pass_rows
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._urgent: deque[Entry] = deque()
+        self._receipts: deque[Entry] = deque()
+        self._rounds: deque[Entry] = deque()
+        self._opens: deque[Entry] = deque()
+        self._queues = (self._urgent, self._rounds, self._opens, self._receipts)
+        self._turn_ms = 0.0
+        self._next_lease_check_ns = 0
+
+    def submit(self, job: Job[T], callback: Callable[[T | DraftproofError], None]) -> Entry:
+        """Queues a job; `callback` gets its answer or its error, once, on the worker's thread.
+
+        Thread-safe. Raises ResourceExhausted with a hint if the queue is full and Unavailable if the worker is stopping.
+        """
+        entry = Entry(job, callback, self._clock())
+        with self._changed:
+            if self._stopping:
+                raise Unavailable("", "the verifier is draining")
+            waiting = len(self._rounds) + len(self._opens)
+            if isinstance(job, Verify | Open) and waiting >= self._max_queue:
+                message = f"{waiting} jobs wait, at most {self._max_queue}"
+                raise ResourceExhausted("queue", message, retry_after_ms=self._retry_after_ms())
+            self._queue_of(job).append(entry)
+            self._changed.notify()
+        return entry
+
+    def cancel(self, entry: Entry) -> bool:
+        """Takes a job back: True if it will not run, and its callback not be called. A prompt in prefill is abandoned.
+
+        Thread-safe. A round already in its pass runs to its end, and its receipt is kept.
+        """
+        with self._changed:
+            queue = self._queue_of(entry.job)
+            if entry not in queue:
+                return False
+            queue.remove(entry)
+            if entry.begun and not any(_session_id(other) == _session_id(entry) for other in self._opens):
+                self._urgent.append(Entry(Close(_session_id(entry), unless_open=True), _ignore, self._clock()))
+                self._changed.notify()
+            return True
+
+    def run(self) -> None:
+        """Takes turns until `stop()`; then answers what still waits with Unavailable: safe to retry elsewhere."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping or any(self._queues), timeout=_LEASE_CHECK_NS / 1e9)
+                if self._stopping:
+                    break
+            self.step()
+        with self._changed:
+            waiting = [entry for queue in self._queues for entry in queue]
+            for queue in self._queues:
+                queue.clear()
+        for entry in waiting:
+            _deliver(entry, Unavailable("", "the verifier is draining"))
+
+    def stop(self) -> None:
+        """Ends `run()` after the turn in progress. Thread-safe."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def step(self) -> bool:
+        """One turn: urgent jobs, lapsed leases, one pass of rounds, one chunk of one prompt, receipts.
+
+        False if there was nothing to do.
+        """
+        started = self._clock()
+        urgent = self._serve_urgent()
+        self._expire(started)
+        ran = self._verify()
+        ran = self._prefill() or ran
+        if ran:
+            self._turn_ms = (self._clock() - started) / 1e6
+        return self._serve_receipts() or ran or urgent
+
+    def _serve_urgent(self) -> bool:
+        with self._changed:
+            entries = list(self._urgent)
+            self._urgent.clear()
+        for entry in entries:
+            job = entry.job
+            if isinstance(job, Close):
+                call: Callable[[], Any] = partial(
+                    self._engine.close_session, job.session_id, unless_open=job.unless_open
+                )
+            else:
+                call = self._engine.describe
+            _deliver(entry, _outcome(call))
+        return bool(entries)
+
+    def _expire(self, now_ns: int) -> None:
+        if now_ns >= self._next_lease_check_ns:
+            self._next_lease_check_ns = now_ns + _LEASE_CHECK_NS
+            lapsed = self._engine.expire_leases(now_ns)
+            if lapsed:
+                _log.warning("leases lapsed: %s", ", ".join(lapsed))
+
+    def _verify(self) -> bool:
+        entries: list[Entry] = []
+        rows = 0
+        with self._changed:
+            while self._rounds:
+                rows += _rows(self._rounds[0])
+                if entries and rows > self._max_pass_rows:
+                    break
+                entries.append(self._rounds.popleft())
+        if not entries:
+            return False
+        now = self._clock()
+        waits = [(now - entry.submitted_ns) / 1e3 for entry in entries]
+        requests = [entry.job.request for entry in entries]
+        outcomes = _outcome(partial(self._engine.verify_many, requests, queued_us=waits))
+        for index, entry in enumerate(entries):
+            _deliver(entry, outcomes if isinstance(outcomes, DraftproofError) else outcomes[index])
+        return True
+
+    def _prefill(self) -> bool:
+        with self._changed:
+            fresh = [entry for entry in self._opens if not entry.begun]
+            for entry in fresh:
+                entry.begun = True
+        # Admission is cheap, so nobody waits behind a long prompt to hear a refusal.
+        for entry in fresh:
+            queue_us = (self._clock() - entry.submitted_ns) / 1e3
+            refusal = _outcome(partial(self._engine.begin_session, entry.job.request, queue_us=queue_us))
+            if refusal is not None:
+                self._finish_open(entry, refusal)
+        with self._changed:
+            if not self._opens:
+                return bool(fresh)
+            entry = self._opens[0]
+            self._opens.rotate(-1)
+            if not entry.begun:
+                return True
+        opened = _outcome(partial(self._engine.prefill, _session_id(entry)))
+        if opened is not None:
+            self._finish_open(entry, opened)
+        return True
+
+    def _finish_open(self, entry: Entry, outcome: object) -> None:
+        with self._changed:
+            cancelled = entry not in self._opens
+            if not cancelled:
+                self._opens.remove(entry)
+        if not cancelled:
+            _deliver(entry, outcome)
+
+    def _serve_receipts(self) -> bool:
+        with self._changed:
+            busy = {_session_id(entry) for entry in self._rounds}
+            entries = [entry for entry in self._receipts if _session_id(entry) not in busy]
+            for entry in entries:
+                self._receipts.remove(entry)
+        for entry in entries:
+            _deliver(entry, _outcome(partial(self._engine.get_receipt, entry.job.session_id, entry.job.round_id)))
+        return bool(entries)
+
+    def _queue_of(self, job: Job[Any]) -> deque[Entry]:
+        if isinstance(job, Verify):
+            return self._rounds
+        if isinstance(job, Open):
+            return self._opens
+        return self._receipts if isinstance(job, GetReceipt) else self._urgent
+
+    def _retry_after_ms(self) -> int:
+        rows = sum(_rows(entry) for entry in self._rounds)
+        return max(1, round(self._turn_ms * (1 + rows / self._max_pass_rows)))
+
+
+def _session_id(entry: Entry) -> str:
+    job = entry.job
+    if isinstance(job, Verify):
+        return job.request.manifest.session_id
+    return job.request.session_id if isinstance(job, Open) else job.session_id
+
+
+def _rows(entry: Entry) -> int:
+    return len(entry.job.request.graph) + 1
+
+
+def _outcome(call: Callable[[], T]) -> T | DraftproofError:
+    try:
+        return call()
+    except Exception as error:
+        return typed(error)
+
+
+def _deliver(entry: Entry, outcome: object) -> None:
+    try:
+        entry.callback(outcome)
+    except Exception:
+        _log.exception("the callback of %s failed", type(entry.job).__name__)
+
+
+def _ignore(_: object) -> None:
+    return None
