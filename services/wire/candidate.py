@@ -41,7 +41,10 @@ def _names(names: Sequence[str], field: str) -> Sequence[str]:
 
 
 def _name_indices(vector: Vector, field: str, count: int, names: Sequence[str]) -> list[int]:
-    return decode_ints(vector, UINT32, field, limit=count, length=count, low=0, below=len(names)).tolist()
+    indices: list[int] = decode_ints(
+        vector, UINT32, field, limit=MAX_NODES, length=count, low=0, below=len(names)
+    ).tolist()
+    return indices
 
 
 def encode_law(law: DraftLaw, field: str) -> pb.DraftLaw:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.manifest import Manifest, RoundManifest, SourcePlan, TargetIdentity
@@ -13,6 +13,8 @@ from services.wire.capability import decode_source, encode_source
 from services.wire.sampling import decode_sampling, encode_sampling
 
 MAX_SOURCES = 64
+
+M = TypeVar("M")
 
 
 def encode_target(target: TargetIdentity) -> pb.TargetIdentity:
@@ -121,7 +123,7 @@ def _check_hash(field: str, sealed: str, computed: str) -> None:
         raise FailedPrecondition(field, f"sealed as {sealed[:16]!r}, these fields hash to {computed[:16]!r}")
 
 
-def _typed(field: str, message: type[Any], **values: Any) -> Any:
+def _typed(field: str, message: type[M], **values: Any) -> M:
     try:
         return message(**values)
     except (ValueError, TypeError) as error:

@@ -16,8 +16,7 @@ from services.wire.vector import UINT32, decode_ints, encode_ints
 def encode_logprobs(logprobs: Iterable[TokenLogprob]) -> list[pb.TokenLogprob]:
     """One message a token."""
     return [
-        pb.TokenLogprob(logprob=item.logprob, top_ids=item.top_ids, top_logprobs=item.top_logprobs)
-        for item in logprobs
+        pb.TokenLogprob(logprob=item.logprob, top_ids=item.top_ids, top_logprobs=item.top_logprobs) for item in logprobs
     ]
 
 

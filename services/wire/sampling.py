@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from contracts.errors import InvalidArgument
 from contracts.sampling import MAX_LOGIT_BIAS, MAX_STOP_IDS, MAX_STOP_STRINGS, SamplingPolicy
 from protos.draftproof.v1 import sampling_pb2 as pb
@@ -58,7 +60,7 @@ def decode_sampling(message: pb.SamplingPolicy, field: str = "sampling") -> Samp
     ):
         if len(getattr(message, name)) > limit:
             raise InvalidArgument(f"{field}.{name}", f"{len(getattr(message, name))} entries, at most {limit}")
-    given = {
+    given: dict[str, Any] = {
         name: finite(getattr(message, name), f"{field}.{name}")
         for name in _OPTIONAL_FLOATS
         if message.HasField(name)  # type: ignore[arg-type]

@@ -11,7 +11,6 @@ from protos.draftproof.v1 import capability_pb2 as _capability_pb2
 from protos.draftproof.v1 import ledger_pb2 as _ledger_pb2
 from protos.draftproof.v1 import receipt_pb2 as _receipt_pb2
 from protos.draftproof.v1 import sampling_pb2 as _sampling_pb2
-from protos.draftproof.v1 import vector_pb2 as _vector_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -98,10 +97,95 @@ class TokenIds(_message.Message):
 Global___TokenIds: _TypeAlias = TokenIds  # noqa: Y015
 
 @_typing.final
+class SourceOptions(_message.Message):
+    """Options of one source."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ValuesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def values(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Values by option name."""
+
+    def __init__(
+        self,
+        *,
+        values: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceOptions: _TypeAlias = SourceOptions  # noqa: Y015
+
+@_typing.final
 class GenerateRequest(_message.Message):
     """What to generate, and how."""
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class IndexesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class OptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___SourceOptions: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___SourceOptions | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
@@ -116,24 +200,29 @@ class GenerateRequest(_message.Message):
     DEADLINE_MS_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    INDEXES_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    EXPECTED_MANIFEST_HASH_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text, used as it stands."""
     speculation_off: _builtins.bool
     """Decode without speculation."""
     node_budget: _builtins.int
-    """Candidates a round, the anchor not counted; unset: the service's default."""
+    """Candidates a round, the anchor not counted; 0 decodes without speculation; unset: the service's default."""
     max_depth: _builtins.int
     """Deepest candidate; unset: the service's default."""
     verifier: _builtins.str
     """Verification algorithm; empty: greedy at temperature 0, membership above it."""
     exactness: _capability_pb2.Exactness.ValueType
-    """Promise required. Unspecified: exact."""
+    """Promise required. Unspecified: exact. Anything weaker admits every verifier."""
     deadline_ms: _builtins.int
-    """Time allowed in milliseconds; unset: the call's own deadline or the service's default."""
+    """Time allowed in milliseconds, after which generation ends with what is published; unset: the call's own deadline."""
     request_id: _builtins.str
     """Name for logs and traces; empty: one is made."""
     tenant: _builtins.str
     """Whose data may be used; empty: the public tenant."""
+    expected_manifest_hash: _builtins.str
+    """Refuse to act under any other manifest than this one (SHA-256, hex); empty: any."""
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
         """Token ids."""
@@ -149,6 +238,14 @@ class GenerateRequest(_message.Message):
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Sources to use, in order of preference; empty: the service's default ones."""
+
+    @_builtins.property
+    def indexes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Index to use by source name."""
+
+    @_builtins.property
+    def options(self) -> _containers.MessageMap[_builtins.str, Global___SourceOptions]:
+        """Options by source name."""
 
     def __init__(
         self,
@@ -166,10 +263,13 @@ class GenerateRequest(_message.Message):
         deadline_ms: _builtins.int | None = ...,
         request_id: _builtins.str = ...,
         tenant: _builtins.str = ...,
+        indexes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        options: _abc.Mapping[_builtins.str, Global___SourceOptions] | None = ...,
+        expected_manifest_hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms", "_max_depth", b"_max_depth", "_node_budget", b"_node_budget", "chat", b"chat", "deadline_ms", b"deadline_ms", "max_depth", b"max_depth", "node_budget", b"node_budget", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms", "_max_depth", b"_max_depth", "_node_budget", b"_node_budget", "chat", b"chat", "deadline_ms", b"deadline_ms", "exactness", b"exactness", "max_depth", b"max_depth", "node_budget", b"node_budget", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sources", b"sources", "speculation_off", b"speculation_off", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids", "verifier", b"verifier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms", "_max_depth", b"_max_depth", "_node_budget", b"_node_budget", "chat", b"chat", "deadline_ms", b"deadline_ms", "exactness", b"exactness", "expected_manifest_hash", b"expected_manifest_hash", "indexes", b"indexes", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sources", b"sources", "speculation_off", b"speculation_off", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids", "verifier", b"verifier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_ms: _TypeAlias = _typing.Literal["deadline_ms"]  # noqa: Y015
     _WhichOneofArgType__deadline_ms: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms"]  # noqa: Y015
@@ -196,13 +296,8 @@ class GenerateResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    STARTED_FIELD_NUMBER: _builtins.int
     PUBLISHED_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def started(self) -> Global___Started:
-        """Generation begins: the manifest is sealed and the prompt prefilled."""
-
     @_builtins.property
     def published(self) -> Global___Published:
         """Tokens were published."""
@@ -214,49 +309,70 @@ class GenerateResponse(_message.Message):
     def __init__(
         self,
         *,
-        started: Global___Started | None = ...,
         published: Global___Published | None = ...,
         finished: Global___Finished | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "published", b"published", "started", b"started"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "published", b"published"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "published", b"published", "started", b"started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "published", b"published"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "published", "finished"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["published", "finished"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
-class Started(_message.Message):
-    """Generation begins."""
+class RoundInfo(_message.Message):
+    """The round that tokens came from."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    MANIFEST_HASH_FIELD_NUMBER: _builtins.int
-    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
-    request_id: _builtins.str
-    """Name of the request."""
-    manifest_hash: _builtins.str
-    """SHA-256 (hex) of the sealed manifest."""
-    prompt_tokens: _builtins.int
-    """Prompt length in tokens."""
+    ROUND_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    ROUND_HASH_FIELD_NUMBER: _builtins.int
+    PREFIX_LEN_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
+    LEDGER_FIELD_NUMBER: _builtins.int
+    round_id: _builtins.int
+    """Number of the round."""
+    session_id: _builtins.str
+    """The verifier session it ran in."""
+    round_hash: _builtins.str
+    """SHA-256 (hex) of the round manifest."""
+    prefix_len: _builtins.int
+    """Published length after it, the prompt included."""
+    candidates: _builtins.int
+    """Candidates verified."""
+    accepted: _builtins.int
+    """Candidates accepted."""
+    closing: _receipt_pb2.Closing.ValueType
+    """How its last token came about."""
+    @_builtins.property
+    def ledger(self) -> _ledger_pb2.RoundLedger:
+        """What it cost."""
+
     def __init__(
         self,
         *,
-        request_id: _builtins.str = ...,
-        manifest_hash: _builtins.str = ...,
-        prompt_tokens: _builtins.int = ...,
+        round_id: _builtins.int = ...,
+        session_id: _builtins.str = ...,
+        round_hash: _builtins.str = ...,
+        prefix_len: _builtins.int = ...,
+        candidates: _builtins.int = ...,
+        accepted: _builtins.int = ...,
+        closing: _receipt_pb2.Closing.ValueType = ...,
+        ledger: _ledger_pb2.RoundLedger | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest_hash", b"manifest_hash", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "candidates", b"candidates", "closing", b"closing", "ledger", b"ledger", "prefix_len", b"prefix_len", "round_hash", b"round_hash", "round_id", b"round_id", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Started: _TypeAlias = Started  # noqa: Y015
+Global___RoundInfo: _TypeAlias = RoundInfo  # noqa: Y015
 
 @_typing.final
 class Published(_message.Message):
@@ -267,26 +383,32 @@ class Published(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Text that became certain; the texts of all messages add up to the decoding of all tokens."""
+    """Text that became certain; the texts of all messages add up to the text of the whole."""
     @_builtins.property
-    def token_ids(self) -> _vector_pb2.Vector:
-        """Token ids, uint32."""
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token ids."""
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_receipt_pb2.TokenLogprob]:
         """One per token, or none where they were not asked for."""
 
+    @_builtins.property
+    def round(self) -> Global___RoundInfo:
+        """The round; unset for text that was held back until generation ended without another round."""
+
     def __init__(
         self,
         *,
-        token_ids: _vector_pb2.Vector | None = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
         text: _builtins.str = ...,
         logprobs: _abc.Iterable[_receipt_pb2.TokenLogprob] | None = ...,
+        round: Global___RoundInfo | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["token_ids", b"token_ids"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["round", b"round"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "round", b"round", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -300,19 +422,27 @@ class Usage(_message.Message):
 
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
+    PROPOSED_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Prompt tokens."""
     completion_tokens: _builtins.int
-    """Published tokens."""
+    """Published tokens, a stopping one included."""
+    proposed_tokens: _builtins.int
+    """Candidates verified."""
+    accepted_tokens: _builtins.int
+    """Candidates accepted."""
     def __init__(
         self,
         *,
         prompt_tokens: _builtins.int = ...,
         completion_tokens: _builtins.int = ...,
+        proposed_tokens: _builtins.int = ...,
+        accepted_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "proposed_tokens", b"proposed_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -320,35 +450,109 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class Certificate(_message.Message):
-    """What was used and what it gave."""
+    """What was promised and what it cost."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class FailuresEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class AbsentEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     VERIFIER_FIELD_NUMBER: _builtins.int
     EXACTNESS_FIELD_NUMBER: _builtins.int
+    PROMISE_FIELD_NUMBER: _builtins.int
     MANIFEST_HASH_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    PARENTS_FIELD_NUMBER: _builtins.int
     LEDGER_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
+    PREFILL_US_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
     verifier: _builtins.str
     """Verification algorithm."""
     exactness: _capability_pb2.Exactness.ValueType
-    """Its promise."""
+    """Strength of its promise."""
+    promise: _builtins.str
+    """The promise in words."""
     manifest_hash: _builtins.str
     """SHA-256 (hex) of the manifest that the last round acted under."""
+    manifest: _builtins.bytes
+    """Canonical bytes of that manifest: their SHA-256 is manifest_hash."""
+    prefill_us: _builtins.float
+    """Prefill time in microseconds."""
+    sessions: _builtins.int
+    """Verifier sessions used."""
+    @_builtins.property
+    def parents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Hashes of earlier manifests of this request, oldest first, where it moved to other hardware."""
+
     @_builtins.property
     def ledger(self) -> _ledger_pb2.LedgerSum:
         """Cost and acceptance sums."""
+
+    @_builtins.property
+    def failures(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Latest failure by source."""
+
+    @_builtins.property
+    def absent(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Sources that were never bound, with the reason."""
 
     def __init__(
         self,
         *,
         verifier: _builtins.str = ...,
         exactness: _capability_pb2.Exactness.ValueType = ...,
+        promise: _builtins.str = ...,
         manifest_hash: _builtins.str = ...,
+        manifest: _builtins.bytes = ...,
+        parents: _abc.Iterable[_builtins.str] | None = ...,
         ledger: _ledger_pb2.LedgerSum | None = ...,
+        failures: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        absent: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        prefill_us: _builtins.float = ...,
+        sessions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exactness", b"exactness", "ledger", b"ledger", "manifest_hash", b"manifest_hash", "verifier", b"verifier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent", b"absent", "exactness", b"exactness", "failures", b"failures", "ledger", b"ledger", "manifest", b"manifest", "manifest_hash", b"manifest_hash", "parents", b"parents", "prefill_us", b"prefill_us", "promise", b"promise", "sessions", b"sessions", "verifier", b"verifier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -363,15 +567,21 @@ class Finished(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
+    STOP_STRING_FIELD_NUMBER: _builtins.int
+    STOP_ID_FIELD_NUMBER: _builtins.int
     reason: _receipt_pb2.FinishReason.ValueType
     """Why."""
+    stop_string: _builtins.str
+    """The stop string that ended it, if one did."""
+    stop_id: _builtins.int
+    """The token id that ended it, if one did."""
     @_builtins.property
     def usage(self) -> Global___Usage:
         """Token counts."""
 
     @_builtins.property
     def certificate(self) -> Global___Certificate:
-        """What was used and what it gave."""
+        """What was promised and what it cost."""
 
     def __init__(
         self,
@@ -379,11 +589,20 @@ class Finished(_message.Message):
         reason: _receipt_pb2.FinishReason.ValueType = ...,
         usage: Global___Usage | None = ...,
         certificate: Global___Certificate | None = ...,
+        stop_string: _builtins.str | None = ...,
+        stop_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_stop_id", b"_stop_id", "_stop_string", b"_stop_string", "certificate", b"certificate", "stop_id", b"stop_id", "stop_string", b"stop_string", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "reason", b"reason", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_id", b"_stop_id", "_stop_string", b"_stop_string", "certificate", b"certificate", "reason", b"reason", "stop_id", b"stop_id", "stop_string", b"stop_string", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__stop_id: _TypeAlias = _typing.Literal["stop_id"]  # noqa: Y015
+    _WhichOneofArgType__stop_id: _TypeAlias = _typing.Literal["_stop_id", b"_stop_id"]  # noqa: Y015
+    _WhichOneofReturnType__stop_string: _TypeAlias = _typing.Literal["stop_string"]  # noqa: Y015
+    _WhichOneofArgType__stop_string: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_id) -> _WhichOneofReturnType__stop_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_string) -> _WhichOneofReturnType__stop_string | None: ...
 
 Global___Finished: _TypeAlias = Finished  # noqa: Y015

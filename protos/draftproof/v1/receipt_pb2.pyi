@@ -33,7 +33,9 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """max_tokens or the context's end."""
     FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 3
-    """The caller or its deadline ended it."""
+    """The caller went away."""
+    FINISH_REASON_DEADLINE: _FinishReason.ValueType  # 4
+    """The time given ran out; what was published by then stands."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why generation ended."""
@@ -45,7 +47,9 @@ FINISH_REASON_STOP: FinishReason.ValueType  # 1
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """max_tokens or the context's end."""
 FINISH_REASON_CANCELLED: FinishReason.ValueType  # 3
-"""The caller or its deadline ended it."""
+"""The caller went away."""
+FINISH_REASON_DEADLINE: FinishReason.ValueType  # 4
+"""The time given ran out; what was published by then stands."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 class _Closing:

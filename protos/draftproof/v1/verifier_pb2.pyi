@@ -235,11 +235,8 @@ class VerifyResponse(_message.Message):
     CALL_ID_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
-    SERVICE_US_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """The number of the call answered."""
-    service_us: _builtins.float
-    """Time between the request's arrival in the engine's process and this answer's departure, in microseconds."""
     @_builtins.property
     def receipt(self) -> _receipt_pb2.Receipt:
         """What was published."""
@@ -254,11 +251,10 @@ class VerifyResponse(_message.Message):
         call_id: _builtins.int = ...,
         receipt: _receipt_pb2.Receipt | None = ...,
         error: _errors_pb2.ErrorInfo | None = ...,
-        service_us: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "receipt", b"receipt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "error", b"error", "outcome", b"outcome", "receipt", b"receipt", "service_us", b"service_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "error", b"error", "outcome", b"outcome", "receipt", b"receipt"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["receipt", "error"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
