@@ -23,8 +23,9 @@ from numba.extending import intrinsic
 CODES, WIDTH, LOW, HIGH, ENTRIES, ALPHABET, ALPHABET_SIZE, MAX_TOKEN, COLUMNS = range(9)
 
 ABOVE_ALL = np.int64(1 << 62)
-# Intervals up to this many entries are walked child by child; larger ones are probed with a stride first.
-SMALL_INTERVAL = 256
+# Intervals up to this many entries are walked child by child; larger ones are first probed about PROBES times.
+SMALL_INTERVAL = 64
+PROBES = 32
 
 
 @intrinsic
@@ -187,8 +188,8 @@ def _probe(table, segment, rank, high, offset):
 
 
 @njit(nogil=True, cache=True)
-def _visit(table, low, high, offset, threshold, limit, ranked, token, count, order, child_low, child_high):
-    """Write the children of a node whose count reaches the threshold; returns (number, whether these are all).
+def _visit(table, low, high, offset, threshold, ceiling, limit, ranked, token, count, order, child_low, child_high):
+    """Write a node's children with counts in [threshold, ceiling]; returns (number, whether none is below the threshold).
 
     Every child of `threshold` or more has a run of at least ceil(threshold / S) in some segment, so probing with that
     stride hits it; its runs elsewhere are then looked up. `order` ranks the slots by descending count, then ascending
@@ -239,6 +240,9 @@ def _visit(table, low, high, offset, threshold, limit, ranked, token, count, ord
             current[s] = _probe(table, s, at[s], high[s], offset)
         if not ranked and kept == limit and total >= threshold:
             return -1, False
+        if total > ceiling:
+            unseen -= total
+            continue
         if total < threshold or (ranked and kept == limit and total <= count[order[kept - 1]]):
             continue
         unseen -= total
@@ -263,22 +267,6 @@ def _visit(table, low, high, offset, threshold, limit, ranked, token, count, ord
 
 
 @njit(nogil=True, cache=True)
-def _best_children(table, low, high, offset, floor, limit, token, count, order, child_low, child_high):
-    """The first `limit` children by (count descending, token ascending) that reach `floor`; (number, whether all)."""
-    size = np.int64(0)
-    for s in range(table.shape[0]):
-        size += high[s] - low[s]
-    threshold = floor if size <= SMALL_INTERVAL else max(floor, size // (4 * limit))
-    while True:
-        kept, whole = _visit(
-            table, low, high, offset, threshold, limit, True, token, count, order, child_low, child_high
-        )
-        if threshold <= floor or kept == limit:
-            return kept, whole
-        threshold = max(floor, threshold // 4)
-
-
-@njit(nogil=True, cache=True)
 def _continues(table, low, high, offset):
     for s in range(table.shape[0]):
         if low[s] < high[s] and _code(table, s, _start(table, s, high[s] - 1) + offset) != 0:
@@ -287,10 +275,33 @@ def _continues(table, low, high, offset):
 
 
 @njit(nogil=True, cache=True)
+def _place(order, waiting, count, token, depth, parent, new_count, new_token, new_depth, new_parent):
+    """Where a newcomer stands among the waiting nodes: (count down, token up, depth up, parent row up)."""
+    place = waiting
+    while place > 0:
+        other = order[place - 1]
+        if count[other] != new_count:
+            before = count[other] > new_count
+        elif token[other] != new_token:
+            before = token[other] < new_token
+        elif depth[other] != new_depth:
+            before = depth[other] < new_depth
+        else:
+            before = parent[other] < new_parent
+        if before:
+            break
+        place -= 1
+    return place
+
+
+@njit(nogil=True, cache=True)
 def best_first(table, low, high, length, max_depth, budget, tokens, parents, counts, depths):
     """Emit up to `budget` trie nodes below the intervals, best first; returns (number, truncated).
 
-    Mutates the four output rows [budget]. The frontier holds no more than the nodes that can still be emitted.
+    Mutates the four output rows [budget]. Children are looked up lazily: an emitted node leaves a *rest*, the bound
+    that its children not yet in the frontier cannot exceed. A waiting node is emitted only once no rest could hold a
+    node ahead of it, and the frontier keeps no more nodes than can still be emitted; so the answer is exact, and the long
+    tail of rare children is never walked unless it is needed.
     """
     segments = table.shape[0]
     token = np.empty(budget, np.int64)
@@ -307,33 +318,45 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
     child_order = np.empty(budget, np.int64)
     child_low = np.empty((budget, segments), np.int64)
     child_high = np.empty((budget, segments), np.int64)
-    waiting, emitted, truncated = 0, 0, False
-    low, high, node_depth = low.copy(), high.copy(), np.int64(0)
-    while True:
+    # Rests, in no order. A rest whose children are all waiting, or can no longer be emitted, has bound 0.
+    rest_bound = np.zeros(budget + 1, np.int64)
+    rest_depth = np.empty(budget + 1, np.int64)
+    rest_row = np.empty(budget + 1, np.int64)
+    rest_low = np.empty((budget + 1, segments), np.int64)
+    rest_high = np.empty((budget + 1, segments), np.int64)
+    rest_low[0] = low
+    rest_high[0] = high
+    rest_depth[0] = 0
+    rest_row[0] = -1
+    for s in range(segments):
+        rest_bound[0] += high[s] - low[s]
+    rests, waiting, emitted, truncated = 1, 0, 0, False
+    while emitted < budget:
         room = budget - emitted
-        if node_depth < max_depth and room == 0:
-            truncated = truncated or _continues(table, low, high, length + node_depth)
-        elif node_depth < max_depth:
-            floor = count[order[room - 1]] if waiting >= room else np.int64(1)
-            number, whole = _best_children(
-                table, low, high, length + node_depth, floor, room,
+        r = 0
+        for i in range(1, rests):
+            if rest_bound[i] > rest_bound[r]:
+                r = i
+        bound = rest_bound[r]
+        floor = count[order[room - 1]] if waiting >= room else np.int64(1)
+        if 0 < bound < floor:
+            rest_bound[r] = 0
+            truncated = True
+            continue
+        if bound > 0 and (waiting == 0 or bound >= count[order[0]]):
+            threshold = floor if bound <= SMALL_INTERVAL else max(floor, bound // PROBES)
+            number, whole = _visit(
+                table, rest_low[r], rest_high[r], length + rest_depth[r], threshold, bound, room, True,
                 child_token, child_count, child_order, child_low, child_high,
             )  # fmt: skip
-            truncated = truncated or not whole
+            rest_bound[r] = 0 if whole or number == room else threshold - 1
+            truncated = truncated or (not whole and rest_bound[r] == 0)
             for i in range(number):
                 c = child_order[i]
-                place = waiting
-                while place > 0:
-                    other = order[place - 1]
-                    if count[other] > child_count[c]:
-                        break
-                    if count[other] == child_count[c]:
-                        if token[other] < child_token[c]:
-                            break
-                        # A newcomer's parent is the newest row, so at equal depth it comes last.
-                        if token[other] == child_token[c] and depth[other] <= node_depth + 1:
-                            break
-                    place -= 1
+                place = _place(
+                    order, waiting, count, token, depth, parent,
+                    child_count[c], child_token[c], rest_depth[r] + 1, rest_row[r],
+                )  # fmt: skip
                 if place >= room:
                     truncated = True
                     break
@@ -348,10 +371,11 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
                 waiting += 1
                 token[slot] = child_token[c]
                 count[slot] = child_count[c]
-                depth[slot] = node_depth + 1
-                parent[slot] = emitted - 1
+                depth[slot] = rest_depth[r] + 1
+                parent[slot] = rest_row[r]
                 node_low[slot] = child_low[c]
                 node_high[slot] = child_high[c]
+            continue
         if waiting == 0:
             return emitted, truncated
         slot = order[0]
@@ -363,10 +387,17 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
         parents[emitted] = parent[slot]
         counts[emitted] = count[slot]
         depths[emitted] = depth[slot]
-        low[:] = node_low[slot]
-        high[:] = node_high[slot]
-        node_depth = depth[slot]
+        if depth[slot] < max_depth and _continues(table, node_low[slot], node_high[slot], length + depth[slot]):
+            rest_low[rests] = node_low[slot]
+            rest_high[rests] = node_high[slot]
+            rest_depth[rests] = depth[slot]
+            rest_row[rests] = emitted
+            rest_bound[rests] = count[slot]
+            rests += 1
         emitted += 1
+    for i in range(rests):
+        truncated = truncated or rest_bound[i] > 0
+    return emitted, truncated
 
 
 @njit(nogil=True, cache=True)
@@ -383,7 +414,7 @@ def all_above(table, low, high, length, max_depth, threshold, tokens, parents, c
         if depth < max_depth:
             number, complete = _visit(
                 table, low if row < 0 else node_low[row], high if row < 0 else node_high[row], length + depth,
-                threshold, room - emitted, False,
+                threshold, ABOVE_ALL, room - emitted, False,
                 tokens[emitted:], counts[emitted:], unused, node_low[emitted:], node_high[emitted:],
             )  # fmt: skip
             if number < 0:
