@@ -1,0 +1,156 @@
+"""From a request to a sealed manifest: everything that can be refused is refused here, before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from contracts.capability import SourceDescription, VerifierCapability, admit, choose
+from contracts.errors import FailedPrecondition, InvalidArgument
+from contracts.manifest import Manifest
+from contracts.ports import Tokenizer, VerifierDescription
+from contracts.retrieval import IndexDescription
+from contracts.sampling import SamplingPolicy, check_sampling
+from orchestrator.catalogue import View
+from orchestrator.request import GenerateRequest, check_request
+from orchestrator.retrieval_source import RETRIEVAL, describe_retrieval, is_retrieval
+from orchestrator.settings import OrchestratorSettings
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A bound source: its declaration, the position of its port, and its index if it retrieves."""
+
+    description: SourceDescription
+    port: int
+    index: IndexDescription | None = None
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A request that will run. `policy`: with max_tokens clipped to the context. `absent`: sources nobody ever showed."""
+
+    prompt: tuple[int, ...]
+    policy: SamplingPolicy
+    capability: VerifierCapability
+    manifest: Manifest
+    bindings: tuple[Binding, ...]
+    absent: Mapping[str, str]
+
+
+def admit_request(
+    request: GenerateRequest, view: View, tokenizer: Tokenizer, settings: OrchestratorSettings
+) -> Admitted:
+    """Raises InvalidArgument or FailedPrecondition naming the field."""
+    served = view.verifier
+    # A pass has the anchor besides the candidates.
+    node_limit = min(settings.max_node_budget, served.max_rows - 1)
+    check_request(request, node_limit=node_limit, depth_limit=settings.depth_limit)
+    check_sampling(request.policy, vocab_size=served.target.vocab_size)
+    if tokenizer.digest != served.target.tokenizer_digest:
+        raise FailedPrecondition("tokenizer", "the orchestrator's tokenizer is not the target's")
+    prompt = _encode(request, tokenizer, served)
+    policy = _fit(request.policy, served.target.context_length - len(prompt))
+    capability = choose(served.capabilities, request.verifier, policy)
+    budget = min(settings.default_node_budget, node_limit) if request.node_budget is None else request.node_budget
+    off = budget == 0 or not request.speculation or request.sources == ()
+    bindings, absent = ((), {}) if off else _bind_sources(request, view, settings, node_limit)
+    admit(
+        capability,
+        [binding.description for binding in bindings],
+        policy,
+        exact_mode=request.exact_mode,
+        tokenizer_digest=served.target.tokenizer_digest,
+        target_digest=served.target.checkpoint_digest,
+    )
+    manifest = Manifest(
+        target=served.target,
+        sampling=policy.to_json(),
+        sources=tuple(binding.description for binding in bindings),
+        verifier=capability.name,
+        exactness=capability.exactness,
+        node_budget=0 if off else budget,
+        max_depth=request.max_depth or settings.default_max_depth,
+        releases={b.description.name: b.index.release for b in bindings if b.index is not None},
+    )
+    if request.expected_manifest_hash and request.expected_manifest_hash != manifest.hash:
+        raise FailedPrecondition(
+            "expected_manifest_hash", f"{request.expected_manifest_hash!r}, this request's is {manifest.hash!r}"
+        )
+    return Admitted(prompt, policy, capability, manifest, bindings, absent)
+
+
+def _encode(request: GenerateRequest, tokenizer: Tokenizer, served: VerifierDescription) -> tuple[int, ...]:
+    field, target = request.prompt_field, served.target
+    if request.prompt_ids is not None:
+        prompt = request.prompt_ids
+    elif request.text is not None:
+        prompt = tuple(tokenizer.encode(request.text))
+    else:
+        prompt = tuple(tokenizer.encode_chat(request.messages or ()))
+    if not prompt:
+        raise InvalidArgument(field, "gives no tokens")
+    if len(prompt) >= target.context_length:
+        raise InvalidArgument(
+            field, f"{len(prompt)} tokens; the context of {target.context_length} must leave room for one more"
+        )
+    for index, token in enumerate(prompt):
+        if not 0 <= token < target.vocab_size:
+            raise InvalidArgument(f"{field}[{index}]", f"token id {token} is outside [0, {target.vocab_size})")
+    return prompt
+
+
+def _fit(policy: SamplingPolicy, room: int) -> SamplingPolicy:
+    """Generation that would run past the context ends there by length, as in vLLM."""
+    if policy.min_tokens > room:
+        raise InvalidArgument("sampling.min_tokens", f"{policy.min_tokens}; the context leaves room for {room}")
+    return replace(policy, max_tokens=room) if policy.max_tokens > room else policy
+
+
+def _bind_sources(
+    request: GenerateRequest, view: View, settings: OrchestratorSettings, node_limit: int
+) -> tuple[tuple[Binding, ...], dict[str, str]]:
+    names = settings.default_sources if request.sources is None else request.sources
+    bindings: list[Binding] = []
+    absent: dict[str, str] = {}
+    for name in names:
+        binding = _bind_index(name, request, view, settings, node_limit) if is_retrieval(name) else _find(name, view)
+        if binding is not None:
+            bindings.append(binding)
+            continue
+        peers = view.retrievers if is_retrieval(name) else view.proposers
+        if request.sources is not None and None not in peers:
+            known = ", ".join(sorted(_known(view))) or "none"
+            raise InvalidArgument("sources", f"unknown source {name!r}; known: {known}")
+        absent[name] = "its service has not answered yet" if None in peers else "no service offers it"
+    return tuple(bindings), absent
+
+
+def _find(name: str, view: View) -> Binding | None:
+    for port, sources in enumerate(view.proposers):
+        for description in sources or ():
+            if description.name == name:
+                return Binding(description, port)
+    return None
+
+
+def _bind_index(
+    name: str, request: GenerateRequest, view: View, settings: OrchestratorSettings, node_limit: int
+) -> Binding | None:
+    served = {index.index: (port, index) for port, all_ in enumerate(view.retrievers) for index in all_ or ()}
+    wanted = request.indexes.get(name) or name.removeprefix(RETRIEVAL).removeprefix(":") or settings.default_index
+    if not wanted and len(served) > 1 and request.sources is not None:
+        raise InvalidArgument(f"indexes.{name}", f"several indexes are served, name one of {', '.join(sorted(served))}")
+    if not wanted and len(served) == 1:
+        wanted = next(iter(served))
+    if wanted not in served:
+        if request.indexes.get(name) and None not in view.retrievers:
+            raise InvalidArgument(f"indexes.{name}", f"unknown index {wanted!r}; known: {', '.join(sorted(served))}")
+        return None
+    port, index = served[wanted]
+    return Binding(describe_retrieval(name, index, max_nodes=node_limit), port, index)
+
+
+def _known(view: View) -> set[str]:
+    names = {description.name for sources in view.proposers for description in sources or ()}
+    return names | {f"{RETRIEVAL}:{index.index}" for indexes in view.retrievers for index in indexes or ()}

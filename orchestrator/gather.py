@@ -1,0 +1,147 @@
+"""Asks a round's sources side by side. Whatever goes wrong with one of them is recorded and never fails the round."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from contracts.capability import SourceDescription
+from contracts.errors import InvalidArgument
+from contracts.ports import ProposeRequest
+from contracts.proposal import Proposal, check_proposal
+from contracts.topology import Topology
+from orchestrator.backoff import Backoff
+from orchestrator.sources import CandidateSource
+from orchestrator.spans import Spans, set_offer
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A source's part in a round. `busy_us`: its compute time; of a failed source, how long it kept the round waiting."""
+
+    source: str
+    retrieves: bool
+    busy_us: float
+    proposal: Proposal | None = None
+    failure: str = ""
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A round's offers in plan order, and the wall time that gathering them took."""
+
+    offers: tuple[Offer, ...] = ()
+    wall_us: float = 0.0
+
+    @property
+    def proposals(self) -> tuple[Proposal, ...]:
+        return tuple(offer.proposal for offer in self.offers if offer.proposal is not None)
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        return {offer.source: offer.failure for offer in self.offers if offer.failure}
+
+
+class Gatherer:
+    """The sources' health over one request.
+
+    Where the verifier walks laws (`walks_laws`) a source must not drop out of single rounds, because its lateness may
+    depend on what it drew: it is waited for, and after a failure it is out for the rest of the request
+    (docs/decisions/0004-merging.md). Otherwise `deadline_s` bounds every round and failed sources come back by backoff.
+    """
+
+    def __init__(self, *, walks_laws: bool, deadline_s: float, vocab_size: int, spans: Spans) -> None:
+        self._walks_laws = walks_laws
+        self._deadline_s = deadline_s
+        self._vocab_size = vocab_size
+        self._spans = spans
+        self._health: dict[str, Backoff] = {}
+        self._late: set[asyncio.Task[Offer]] = set()
+        self._round = -1
+
+    def begin_round(self, sources: Sequence[CandidateSource]) -> tuple[CandidateSource, ...]:
+        """Those of the sources that are to be asked in the next round, in the same order."""
+        self._round += 1
+        return tuple(s for s in sources if self._health_of(s.description.name).ready(self._round))
+
+    async def gather(self, asks: Sequence[tuple[CandidateSource, ProposeRequest]]) -> Gathered:
+        """Raises InvalidArgument only where a source refuses an option that the client set."""
+        if not asks:
+            return Gathered()
+        started = time.perf_counter()
+        tasks = [asyncio.create_task(self._ask(source, request)) for source, request in asks]
+        try:
+            await asyncio.wait(tasks, timeout=self._deadline_s)
+        finally:
+            for task in tasks:
+                if not task.done():
+                    self._abandon(task)
+        wall_us = (time.perf_counter() - started) * 1e6
+        late = f"late: no answer within {self._deadline_s * 1000:g} ms"
+        offers = tuple(
+            Offer(request.source, source.retrieves, wall_us, failure=late) if task in self._late else task.result()
+            for task, (source, request) in zip(tasks, asks, strict=True)
+        )
+        for offer in offers:
+            self._judge(offer)
+        return Gathered(offers, wall_us)
+
+    async def _ask(self, source: CandidateSource, request: ProposeRequest) -> Offer:
+        started = time.perf_counter()
+        with self._spans.offer(request.source, retrieves=source.retrieves) as span:
+            try:
+                proposal = await source.offer(request)
+                _check_offer(proposal, request, source.description, vocab_size=self._vocab_size)
+                offer = Offer(request.source, source.retrieves, proposal.cost.compute_us, proposal)
+            except Exception as error:
+                # Also a port's own bug: no source may take the request down with it.
+                busy_us = (time.perf_counter() - started) * 1e6
+                failure = f"{getattr(error, 'code', type(error).__name__)}: {error}"
+                offer = Offer(request.source, source.retrieves, busy_us, failure=failure, error=error)
+            set_offer(span, offer.proposal, offer.failure)
+        return offer
+
+    def _judge(self, offer: Offer) -> None:
+        health = self._health_of(offer.source)
+        if not offer.failure:
+            health.answered()
+        elif isinstance(offer.error, InvalidArgument) and offer.error.field.startswith("options."):
+            raise InvalidArgument(f"options.{offer.source}.{offer.error.field[8:]}", offer.error.message)
+        elif self._walks_laws:
+            health.drop()
+        else:
+            health.failed(self._round)
+
+    def _abandon(self, task: asyncio.Task[Offer]) -> None:
+        # The reference keeps a task that is slow to die from being collected; nobody reads its answer any more.
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+        task.cancel()
+
+    def _health_of(self, source: str) -> Backoff:
+        return self._health.setdefault(source, Backoff())
+
+
+def _check_offer(
+    proposal: Proposal, request: ProposeRequest, description: SourceDescription, *, vocab_size: int
+) -> None:
+    """Raises InvalidArgument or FailedPrecondition unless the offer is well formed and what its source declared."""
+    check_proposal(proposal, vocab_size=vocab_size, round_hash=request.manifest.hash, max_nodes=request.node_budget)
+    if proposal.source != request.source:
+        raise InvalidArgument("proposal.source", f"{proposal.source!r} answered for {request.source!r}")
+    if not proposal.nodes:
+        return
+    deepest = max(node.depth for node in proposal.nodes)
+    if deepest > request.max_depth:
+        raise InvalidArgument("proposal.nodes", f"{deepest} deep, at most {request.max_depth}")
+    for name, given, declared in (
+        ("semantics", proposal.semantics, description.semantics),
+        ("relation", proposal.relation, description.relation),
+    ):
+        if given != declared:
+            raise InvalidArgument(f"proposal.{name}", f"{given}, its source declared {declared}")
+    if description.topology not in (Topology.TREE, proposal.topology):
+        raise InvalidArgument("proposal.topology", f"{proposal.topology}, its source declared {description.topology}")

@@ -1,0 +1,33 @@
+"""The fixed plan: how a round's candidates are shared out. It looks at lengths and declarations, never at drawn tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contracts.capability import SourceDescription
+from contracts.manifest import SourcePlan
+from contracts.topology import Topology
+
+
+def useful_depth(max_depth: int, remaining: int) -> int:
+    """How deep drafting can pay: a round that may publish `remaining` tokens ends with one the target gives for free."""
+    return max(0, min(max_depth, remaining - 1))
+
+
+def shares(budget: int, depth: int, sources: Sequence[SourceDescription]) -> tuple[SourcePlan, ...]:
+    """Shares `budget` candidates over the sources in the order given; sources left without a share are not asked.
+
+    A sequence takes one full chain of `depth`. A tree or set takes what is left if it is last, and half of it, rounded
+    up, if others follow. No source takes more than it declares. The shares add up to at most `budget`; what a source
+    leaves unused in a round stays unused.
+    """
+    plan: list[SourcePlan] = []
+    left = budget
+    for index, source in enumerate(sources):
+        last = index == len(sources) - 1
+        want = depth if source.topology is Topology.SEQUENCE else left if last else (left + 1) // 2
+        share = min(want, left, source.max_nodes)
+        if share > 0 and depth > 0:
+            plan.append(SourcePlan(source.name, share, depth))
+            left -= share
+    return tuple(plan)

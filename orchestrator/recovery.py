@@ -1,0 +1,127 @@
+"""When a reply is lost or a replica is gone: no token is lost, none is published twice, nothing is rolled again.
+
+A Verify call whose outcome is unknown is settled by its receipt, and repeated only where no receipt exists; the call is
+idempotent, so a repeat that crosses the original still publishes once. A session that is gone is opened elsewhere with
+the published tokens as its prompt; tokens committed there but never received were never published, and are decoded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+
+from contracts.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DraftproofError,
+    FailedPrecondition,
+    Internal,
+    NotFound,
+    Unavailable,
+)
+from contracts.manifest import Manifest
+from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifierPort, VerifyRequest
+from contracts.receipt import Receipt
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.spans import now_ns
+
+LOST = (Unavailable, DeadlineExceeded, Cancelled, TimeoutError)
+MAY_DIFFER = ("backend", "hardware", "row_invariant_up_to")
+
+
+class SessionLost(Exception):
+    """The session, or the replica that held it, is gone. Never leaves the orchestrator."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A settled Verify call. wall_us: over all attempts; `recovered`: the first one did not answer."""
+
+    receipt: Receipt
+    started_ns: int
+    wall_us: float
+    recovered: bool
+
+
+async def pause(settings: OrchestratorSettings, attempt: int) -> None:
+    """Waits before repeating; attempt counts from 0."""
+    delays = settings.retry_delays_ms
+    await asyncio.sleep(delays[min(attempt, len(delays) - 1)] / 1000)
+
+
+async def verify_surely(port: VerifierPort, request: VerifyRequest, settings: OrchestratorSettings) -> Answer:
+    """The round's receipt, whatever happens to replies.
+
+    Raises SessionLost where the session is unknown or its replica stays silent, and the verifier's refusals as they are.
+    """
+    started_ns, started = now_ns(), time.perf_counter()
+    for attempt in range(settings.verify_attempts):
+        if attempt:
+            await pause(settings, attempt - 1)
+        lost = False
+        try:
+            async with asyncio.timeout(settings.verify_timeout_ms / 1000):
+                receipt: Receipt | None = await port.verify(request)
+        except NotFound as error:
+            raise SessionLost(str(error)) from error
+        except LOST:
+            lost = True
+            receipt = await _find_receipt(port, request, settings)
+        if receipt is not None:
+            _check_receipt(receipt, request)
+            wall_us = (time.perf_counter() - started) * 1e6
+            return Answer(receipt, started_ns, wall_us, recovered=lost or attempt > 0)
+    raise SessionLost(f"no answer after {settings.verify_attempts} attempts")
+
+
+async def _find_receipt(port: VerifierPort, request: VerifyRequest, settings: OrchestratorSettings) -> Receipt | None:
+    manifest = request.manifest
+    try:
+        async with asyncio.timeout(settings.verify_timeout_ms / 1000):
+            return await port.get_receipt(manifest.session_id, manifest.round_id)
+    except (NotFound, *LOST):
+        return None
+
+
+def _check_receipt(receipt: Receipt, request: VerifyRequest) -> None:
+    manifest = request.manifest
+    expected = (
+        manifest.session_id,
+        manifest.round_id,
+        request.payload_digest,
+        manifest.prefix_len + len(receipt.tokens),
+    )
+    found = (receipt.session_id, receipt.round_id, receipt.payload_digest, receipt.prefix_len)
+    if found != expected or not receipt.tokens:
+        raise Internal("receipt", f"is for {found} with {len(receipt.tokens)} tokens, expected {expected}")
+
+
+async def open_surely(port: VerifierPort, request: OpenSession, settings: OrchestratorSettings) -> SessionOpened:
+    """Opens a session, repeating lost calls (they are idempotent). Raises Unavailable at the end, refusals as they are."""
+    last: BaseException | None = None
+    for attempt in range(settings.reopen_attempts):
+        if attempt:
+            await pause(settings, attempt - 1)
+        try:
+            async with asyncio.timeout(settings.open_timeout_ms / 1000):
+                return await port.open_session(request)
+        except LOST as error:
+            last = error
+    if isinstance(last, DraftproofError):
+        raise Unavailable(last.field, last.message, retry_after_ms=last.retry_after_ms) from last
+    raise Unavailable("verifier", f"no session after {settings.reopen_attempts} attempts") from last
+
+
+def successor(manifest: Manifest, served: VerifierDescription) -> Manifest:
+    """The manifest to go on under at another replica: the same one, or a child where its machine differs.
+
+    Raises FailedPrecondition where it serves another law: checkpoint, tokenizer, context or dtype.
+    """
+    for name, old in manifest.target.__dict__.items():
+        new = getattr(served.target, name)
+        if name not in MAY_DIFFER and new != old:
+            raise FailedPrecondition(f"target.{name}", f"the replica left to go on with has {new!r}, not {old!r}")
+    budget = min(manifest.node_budget, served.max_rows - 1)
+    child = replace(manifest, target=served.target, node_budget=budget)
+    return manifest if child == manifest else replace(child, parent=manifest.hash)

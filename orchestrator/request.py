@@ -1,0 +1,78 @@
+"""What a client asks of Generate, and the checks that need no service's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from contracts.errors import InvalidArgument
+from contracts.sampling import SamplingPolicy
+
+MAX_DEADLINE_MS = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """One generation. Exactly one of `prompt_ids`, `text` and `messages` is given.
+
+    sources: None takes the orchestrator's defaults; () or `speculation=False` turns speculation off. node_budget:
+    candidates per round over all sources, the anchor not counted; 0 turns speculation off; None takes the default.
+    verifier: "" takes greedy at temperature 0 and membership above it. deadline_ms: from the call on; generation then
+    ends with what is published. indexes, options: by source name. expected_manifest_hash: refuse any other manifest.
+    """
+
+    prompt_ids: tuple[int, ...] | None = None
+    text: str | None = None
+    messages: tuple[Mapping[str, str], ...] | None = None
+    policy: SamplingPolicy = field(default_factory=SamplingPolicy)
+    sources: tuple[str, ...] | None = None
+    speculation: bool = True
+    node_budget: int | None = None
+    max_depth: int | None = None
+    verifier: str = ""
+    exact_mode: bool = True
+    deadline_ms: int | None = None
+    tenant: str = ""
+    indexes: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    request_id: str = ""
+    expected_manifest_hash: str = ""
+
+    @property
+    def prompt_field(self) -> str:
+        """The name of the field that carries the prompt."""
+        return "prompt_ids" if self.prompt_ids is not None else "text" if self.text is not None else "messages"
+
+
+def _check_prompt(request: GenerateRequest) -> None:
+    given = [name for name in ("prompt_ids", "text", "messages") if getattr(request, name) is not None]
+    if len(given) != 1:
+        raise InvalidArgument(
+            "prompt", f"exactly one of prompt_ids, text and messages; got {', '.join(given) or 'none'}"
+        )
+    if not getattr(request, given[0]):
+        raise InvalidArgument(given[0], "is empty")
+    for index, message in enumerate(request.messages or ()):
+        for key in ("role", "content"):
+            if key not in message:
+                raise InvalidArgument(f"messages[{index}].{key}", "is missing")
+
+
+def check_request(request: GenerateRequest, *, node_limit: int, depth_limit: int) -> None:
+    """Raises InvalidArgument naming the field. `node_limit`: candidates one verification pass can take."""
+    _check_prompt(request)
+    if request.node_budget is not None and not 0 <= request.node_budget <= node_limit:
+        raise InvalidArgument("node_budget", f"{request.node_budget} is outside [0, {node_limit}]")
+    if request.max_depth is not None and not 1 <= request.max_depth <= depth_limit:
+        raise InvalidArgument("max_depth", f"{request.max_depth} is outside [1, {depth_limit}]")
+    if request.deadline_ms is not None and not 1 <= request.deadline_ms <= MAX_DEADLINE_MS:
+        raise InvalidArgument("deadline_ms", f"{request.deadline_ms} is outside [1, {MAX_DEADLINE_MS}]")
+    sources = request.sources or ()
+    for index, name in enumerate(sources):
+        if not name or name in sources[:index]:
+            raise InvalidArgument(f"sources[{index}]", f"{name!r} is empty or named twice")
+    if request.sources is not None:
+        for kind, named in (("indexes", request.indexes), ("options", request.options)):
+            for name in named:
+                if name not in sources:
+                    raise InvalidArgument(f"{kind}.{name}", "is not among the request's sources")

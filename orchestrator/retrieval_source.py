@@ -1,0 +1,96 @@
+"""A retriever's index as a candidate source: its continuation trie becomes a tree of candidates, counts as scores."""
+
+from __future__ import annotations
+
+from contracts.capability import SourceDescription
+from contracts.errors import InvalidArgument
+from contracts.ports import ProposeRequest, RetrieverPort
+from contracts.proposal import Proposal, ProposalNode, SourceCost
+from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
+from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
+
+RETRIEVAL = "retrieval"
+
+
+def is_retrieval(source: str) -> bool:
+    """True for `retrieval` and `retrieval:<index>`, the names of sources that live in retrievers."""
+    return source == RETRIEVAL or source.startswith(f"{RETRIEVAL}:")
+
+
+def describe_retrieval(source: str, index: IndexDescription, *, max_nodes: int) -> SourceDescription:
+    """What an index declares as a source. Its version is the release id: a new release is another source version."""
+    return SourceDescription(
+        name=source,
+        kind=RETRIEVAL,
+        version=index.release,
+        semantics=ProbabilitySemantics.FREQUENCY,
+        relation=SamplingRelation.DETERMINISTIC_LOOKUP,
+        topology=Topology.TREE,
+        tokenizer_digest=index.tokenizer_digest,
+        max_nodes=max_nodes,
+    )
+
+
+def to_proposal(source: str, answer: Retrieval, *, round_hash: str) -> Proposal:
+    """The trie as a proposal; counts rank (score) and are never read as q. Raises InvalidArgument for ragged arrays."""
+    columns = (answer.tokens, answer.parents, answer.depths, answer.counts)
+    if len({len(column) for column in columns}) != 1:
+        raise InvalidArgument("retrieval.nodes", f"columns of {[len(column) for column in columns]} entries")
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return Proposal(
+        source=source,
+        nodes=tuple(
+            ProposalNode(token, parent, depth, source, RETRIEVAL, score=float(count))
+            for token, parent, depth, count in rows
+        ),
+        semantics=ProbabilitySemantics.FREQUENCY,
+        relation=SamplingRelation.DETERMINISTIC_LOOKUP,
+        topology=Topology.TREE,
+        round_hash=round_hash,
+        cost=SourceCost(
+            compute_us=answer.compute_us,
+            match_length=answer.match_length,
+            match_count=answer.match_count,
+            truncated=answer.truncated,
+            miss=answer.miss,
+        ),
+    )
+
+
+class RetrievalSource:
+    """One index under the release that the manifest binds."""
+
+    retrieves = True
+
+    def __init__(
+        self,
+        port: RetrieverPort,
+        description: SourceDescription,
+        index: IndexDescription,
+        *,
+        tenant: str,
+        max_suffix: int,
+    ) -> None:
+        self._port = port
+        self._index = index
+        self._tenant = tenant
+        self._max_suffix = max_suffix
+        self.description = description
+        self.generation = index.live_generation
+
+    async def offer(self, request: ProposeRequest) -> Proposal:
+        """Raises the retriever's errors, FailedPrecondition where it no longer serves the bound release among them."""
+        match = min(self._index.max_match, self._max_suffix)
+        answer = await self._port.retrieve(
+            RetrievalQuery(
+                index=self._index.index,
+                release=self._index.release,
+                suffix=request.prefix[-match:],
+                node_budget=request.node_budget,
+                max_depth=min(request.max_depth, self._index.max_depth),
+                max_match=match,
+                tenant=self._tenant,
+                live_generation=self.generation,
+            )
+        )
+        return to_proposal(request.source, answer, round_hash=request.manifest.hash)

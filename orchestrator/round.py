@@ -1,0 +1,128 @@
+"""One round as a transaction: plan, gather, merge, bind, verify, publish, account."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from contracts.capability import bind
+from contracts.graph import CandidateGraph, merge_by_full_prefix
+from contracts.ledger import RoundLedger
+from contracts.manifest import RoundManifest
+from contracts.payload import payload_digest
+from contracts.ports import ProposeRequest, VerifierPort, VerifyRequest
+from contracts.receipt import Receipt
+from orchestrator import telemetry_names as names
+from orchestrator.costs import round_ledger
+from orchestrator.gather import Gatherer
+from orchestrator.recovery import SessionLost, verify_surely
+from orchestrator.request import GenerateRequest
+from orchestrator.session import Session
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.spans import Spans, set_ledger
+from orchestrator.text import Taken, TextAssembly
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """A committed round. `session_id`: where it was committed; `taken`: what of the receipt the client may see."""
+
+    manifest: RoundManifest
+    graph: CandidateGraph
+    receipt: Receipt
+    taken: Taken
+    ledger: RoundLedger
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the rounds of one request share."""
+
+    request: GenerateRequest
+    session: Session
+    verifier: VerifierPort
+    gatherer: Gatherer
+    text: TextAssembly
+    settings: OrchestratorSettings
+    spans: Spans
+
+    async def run(self) -> RoundOutcome:
+        """One committed round. Where the session is lost it goes on elsewhere, inside the same round's time.
+
+        Raises the verifier's refusals, and Unavailable where no replica is left.
+        """
+        started = time.perf_counter()
+        with self.spans.round():
+            while True:
+                try:
+                    return await self._attempt(started)
+                except SessionLost:
+                    await self.session.reopen()
+
+    async def _attempt(self, started: float) -> RoundOutcome:
+        session = self.session
+        sources = self.gatherer.begin_round(session.sources)
+        plan = session.plan(sources)
+        manifest = session.round_manifest(plan, sources)
+        gathered = await self.gatherer.gather(
+            [
+                (source, self._ask(share.source, share.node_budget, share.max_depth, manifest))
+                for share in plan
+                for source in sources
+                if source.description.name == share.source
+            ]
+        )
+        packing = time.perf_counter()
+        with self.spans.pack():
+            graph = merge_by_full_prefix(gathered.proposals, budget=session.manifest.node_budget)
+            bind(session.admitted.capability, graph)
+            request = VerifyRequest(manifest, graph, payload_digest(manifest, graph), session.round_id - 1)
+        packing_us = (time.perf_counter() - packing) * 1e6
+        with self.spans.verify() as span:
+            answer = await verify_surely(self.verifier, request, self.settings)
+            receipt = answer.receipt
+            span.set_attributes(
+                {
+                    names.PASS_ROWS: receipt.pass_rows,
+                    names.PASS_SESSIONS: receipt.pass_sessions,
+                    names.RECOVERED: answer.recovered,
+                }
+            )
+            self.spans.verify_parts(receipt, started_ns=answer.started_ns, wall_us=answer.wall_us)
+        taken = self.text.take(receipt.tokens, receipt.finish)
+        session.publish(receipt, taken.kept)
+        ledger = round_ledger(
+            total_us=(time.perf_counter() - started) * 1e6,
+            packing_us=packing_us,
+            gathered=gathered,
+            answer=answer,
+            graph=graph,
+            kept=taken.kept,
+        )
+        self._annotate(manifest, ledger)
+        return RoundOutcome(manifest, graph, receipt, taken, ledger)
+
+    def _ask(self, source: str, budget: int, depth: int, manifest: RoundManifest) -> ProposeRequest:
+        return ProposeRequest(
+            source=source,
+            manifest=manifest,
+            policy=self.session.admitted.policy,
+            prefix=self.session.frontier.tokens,
+            node_budget=budget,
+            max_depth=depth,
+            options=self.request.options.get(source, {}),
+        )
+
+    def _annotate(self, manifest: RoundManifest, ledger: RoundLedger) -> None:
+        span = self.spans.current()
+        if span.is_recording():
+            span.set_attributes(
+                {
+                    names.SESSION_ID: manifest.session_id,
+                    names.ROUND_ID: manifest.round_id,
+                    names.ROUND_HASH: manifest.hash,
+                    names.MANIFEST_HASH: manifest.manifest_hash,
+                    names.PREFIX_LEN: manifest.prefix_len,
+                }
+            )
+            set_ledger(span, ledger)

@@ -1,0 +1,187 @@
+"""The course of one request: admitted, opened, round after round, summed up, closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from contracts.errors import DeadlineExceeded, DraftproofError, FailedPrecondition
+from contracts.ledger import RoundLedger, sum_ledgers
+from contracts.ports import Tokenizer
+from contracts.receipt import FinishReason
+from orchestrator.admission import Admitted, admit_request
+from orchestrator.events import Certificate, Chunk, Final, RoundInfo, Usage
+from orchestrator.gather import Gatherer
+from orchestrator.metrics import Metrics
+from orchestrator.request import GenerateRequest
+from orchestrator.round import Round, RoundOutcome
+from orchestrator.session import Peers, Session
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.spans import Spans
+from orchestrator.text import TextAssembly
+
+
+class Run:
+    """State of one request. Calls in order: `open`, `next_chunk` until `finish` is set, `final`; `close` in any case.
+
+    deadline: on the event loop's clock, seconds; None for none.
+    """
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        peers: Peers,
+        tokenizer: Tokenizer,
+        settings: OrchestratorSettings,
+        *,
+        spans: Spans,
+        metrics: Metrics,
+        new_name: Callable[[], str],
+        deadline: float | None,
+    ) -> None:
+        self.finish = FinishReason.NONE
+        self._request = request
+        self._peers = peers
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._spans = spans
+        self._metrics = metrics
+        self._new_name = new_name
+        self._deadline = deadline
+        self._sessions: list[Session] = []
+        self._ledgers: list[RoundLedger] = []
+        self._failures: dict[str, str] = {}
+        self._stop_string: str | None = None
+        self._stop_id: int | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Admission and prefill. Raises what refuses the request, DeadlineExceeded if it takes too long."""
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                with self._spans.below_root():
+                    session = await self._open_session()
+        except TimeoutError as error:
+            raise DeadlineExceeded("deadline_ms", "passed before the session was open") from error
+        self._spans.admitted(session.admitted)
+        policy, capability = session.admitted.policy, session.admitted.capability
+        patience_ms = self._settings.law_deadline_ms if capability.needs_law else self._settings.propose_deadline_ms
+        self._text = TextAssembly(self._tokenizer, policy.stop_strings, min_tokens=policy.min_tokens)
+        self._round = Round(
+            request=self._request,
+            session=session,
+            verifier=self._peers.verifier,
+            gatherer=Gatherer(
+                walks_laws=capability.needs_law,
+                deadline_s=patience_ms / 1000,
+                vocab_size=session.manifest.target.vocab_size,
+                spans=self._spans,
+            ),
+            text=self._text,
+            settings=self._settings,
+            spans=self._spans,
+        )
+
+    async def _open_session(self) -> Session:
+        admitted = await self._admit()
+        while True:
+            session = Session(self._new_name(), admitted, self._peers, self._settings, tenant=self._request.tenant)
+            self._sessions.append(session)
+            try:
+                await session.open()
+                return session
+            except FailedPrecondition:
+                # Our description of the verifier may be out of date; sealed afresh, the session may open.
+                self._peers.catalogue.invalidate()
+                again = await self._admit()
+                if again.manifest == admitted.manifest or len(self._sessions) > 1:
+                    raise
+                admitted = again
+
+    async def _admit(self) -> Admitted:
+        return admit_request(self._request, await self._peers.catalogue.view(), self._tokenizer, self._settings)
+
+    async def next_chunk(self) -> Chunk | None:
+        """One round's chunk. At the deadline the text that was held back, if any."""
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                outcome = await self._round.run()
+        except TimeoutError:
+            self.finish = FinishReason.DEADLINE
+            held = self._text.flush()
+            return Chunk((), held) if held else None
+        return self._account(outcome)
+
+    def _account(self, outcome: RoundOutcome) -> Chunk:
+        ledger, taken, manifest = outcome.ledger, outcome.taken, outcome.manifest
+        self._ledgers.append(ledger)
+        self._metrics.round(outcome.graph, ledger, verifier=self._sessions[-1].manifest.verifier)
+        if ledger.failures:
+            self._failures.update(ledger.failures)
+            self._peers.catalogue.invalidate()
+        self.finish, self._stop_string, self._stop_id = taken.finish, taken.stop_string, taken.stop_id
+        return Chunk(
+            token_ids=outcome.receipt.tokens[: taken.kept],
+            text=taken.text,
+            logprobs=outcome.receipt.logprobs[: taken.kept],
+            round=RoundInfo(
+                round_id=len(self._ledgers) - 1,
+                session_id=manifest.session_id,
+                round_hash=manifest.hash,
+                prefix_len=manifest.prefix_len + taken.kept,
+                candidates=ledger.candidates,
+                accepted=ledger.accepted,
+                closing=outcome.receipt.closing,
+                ledger=ledger,
+            ),
+        )
+
+    async def final(self) -> Final:
+        """The certificate. The sessions begin to close meanwhile."""
+        self._begin_close()
+        session = self._sessions[-1]
+        capability = session.admitted.capability
+        ledger = sum_ledgers(self._ledgers, plain_step_us=await self._plain_step_us())
+        return Final(
+            finish=self.finish,
+            usage=Usage(len(session.admitted.prompt), session.published, ledger.candidates, ledger.accepted),
+            certificate=Certificate(
+                verifier=capability.name,
+                exactness=capability.exactness,
+                promise=capability.promise,
+                manifest_hash=session.manifest.hash,
+                manifest=session.manifest.canonical,
+                parents=tuple(session.parents),
+                ledger=ledger,
+                failures=self._failures,
+                absent=session.admitted.absent,
+                prefill_us=session.prefill_us,
+                sessions=session.sessions,
+            ),
+            stop_string=self._stop_string,
+            stop_id=self._stop_id,
+        )
+
+    async def _plain_step_us(self) -> float:
+        with contextlib.suppress(DraftproofError):
+            view = await self._peers.catalogue.view()
+            if not view.verifier.plain_step_us:
+                # A fresh verifier has measured its first step only since it was described.
+                self._peers.catalogue.invalidate()
+                view = await self._peers.catalogue.view()
+            return view.verifier.plain_step_us
+        return 0.0
+
+    def _begin_close(self) -> asyncio.Task[None]:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close_all())
+        return self._closing
+
+    async def _close_all(self) -> None:
+        for session in self._sessions:
+            await session.close()
+
+    async def close(self) -> None:
+        """Closes every session at verifier and proposers."""
+        await self._begin_close()

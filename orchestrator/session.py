@@ -1,0 +1,172 @@
+"""The orchestrator's side of one request's session: where the frontier stands, under which manifest, at which replica."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contracts.errors import DraftproofError, FailedPrecondition, Unavailable
+from contracts.frontier import Frontier
+from contracts.manifest import Manifest, RoundManifest, SourcePlan
+from contracts.ports import OpenSession, ProposerPort, RetrieverPort, VerifierPort
+from contracts.receipt import Receipt
+from orchestrator.admission import Admitted
+from orchestrator.catalogue import Catalogue
+from orchestrator.policy import shares, useful_depth
+from orchestrator.recovery import open_surely, pause, successor
+from orchestrator.retrieval_source import RetrievalSource
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.sources import CandidateSource, ProposerSession, ProposerSource
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The services that an orchestrator speaks to."""
+
+    verifier: VerifierPort
+    proposers: Sequence[ProposerPort]
+    retrievers: Sequence[RetrieverPort]
+    catalogue: Catalogue
+
+
+class Session:
+    """Mutable state of one request over all the replicas it lives on. Session ids are `<name>.<number>`."""
+
+    def __init__(
+        self, name: str, admitted: Admitted, peers: Peers, settings: OrchestratorSettings, *, tenant: str
+    ) -> None:
+        self.admitted = admitted
+        self.manifest: Manifest = admitted.manifest
+        self.frontier = Frontier(admitted.prompt)
+        self.sources: tuple[CandidateSource, ...] = ()
+        self.parents: list[str] = []
+        self.prefill_us = 0.0
+        self.round_id = 0
+        self._name = name
+        self._peers = peers
+        self._settings = settings
+        self._tenant = tenant
+        self._generation = 0
+        self._ids: list[str] = []
+        self._proposers: list[ProposerSession] = []
+
+    @property
+    def session_id(self) -> str:
+        return self._ids[-1]
+
+    @property
+    def sessions(self) -> int:
+        """How many replicas the request has lived on."""
+        return len(self._ids)
+
+    @property
+    def published(self) -> int:
+        return len(self.frontier) - len(self.admitted.prompt)
+
+    @property
+    def remaining(self) -> int:
+        """How many tokens may still be published."""
+        return self.admitted.policy.max_tokens - self.published
+
+    async def open(self) -> None:
+        """Opens the session at the verifier, and at the proposers on the side. Raises what the verifier raises."""
+        self._ids.append(f"{self._name}.{len(self._ids)}")
+        self._bind()
+        opened = await open_surely(
+            self._peers.verifier,
+            OpenSession(
+                session_id=self.session_id,
+                manifest=self.manifest,
+                policy=self.admitted.policy,
+                prompt=self.frontier.tokens,
+                published=self.published,
+                lease_ms=self._settings.lease_ms,
+            ),
+            self._settings,
+        )
+        self.prefill_us += opened.prefill_us
+        self._generation, self.round_id = opened.generation, 0
+
+    async def reopen(self) -> None:
+        """Goes on elsewhere. Raises Unavailable after too many moves, FailedPrecondition if the law differs there."""
+        if self.sessions > self._settings.reopen_attempts:
+            raise Unavailable("verifier", f"the session was lost {self.sessions} times")
+        for attempt in range(self._settings.reopen_attempts):
+            self._peers.catalogue.invalidate()
+            served = (await self._peers.catalogue.view()).verifier
+            manifest = successor(self.manifest, served)
+            if manifest is not self.manifest:
+                self.parents.append(self.manifest.hash)
+                self.manifest = manifest
+            try:
+                return await self.open()
+            except FailedPrecondition:
+                # The description came from one replica and the call reached another.
+                if attempt + 1 == self._settings.reopen_attempts:
+                    raise
+                await pause(self._settings, attempt)
+
+    def plan(self, ready: Sequence[CandidateSource]) -> tuple[SourcePlan, ...]:
+        """The round's shares over the sources that are to be asked."""
+        depth = useful_depth(self.manifest.max_depth, self.remaining)
+        return shares(self.manifest.node_budget, depth, [source.description for source in ready])
+
+    def round_manifest(self, plan: tuple[SourcePlan, ...], ready: Sequence[CandidateSource]) -> RoundManifest:
+        """The coordinates of the round that comes next."""
+        live = [source.generation for source in ready if source.retrieves]
+        return RoundManifest(
+            manifest_hash=self.manifest.hash,
+            session_id=self.session_id,
+            round_id=self.round_id,
+            prefix_len=len(self.frontier),
+            frontier=self.frontier.digest,
+            target_generation=self._generation,
+            plan=plan,
+            source_generations={source.description.name: source.generation for source in ready},
+            live_generation=live[0] if live else 0,
+        )
+
+    def publish(self, receipt: Receipt, kept: int) -> None:
+        """Moves the frontier over the first `kept` tokens of a receipt (fewer than all only where the request ends)."""
+        self.frontier.publish(np.array(receipt.tokens[:kept], dtype=np.int64))
+        self._generation = receipt.generation
+        self.round_id += 1
+
+    async def close(self) -> None:
+        """Gives every peer's state back, as far as they answer in time; leases clear away the rest."""
+        closings = [self._peers.verifier.close_session(session_id) for session_id in self._ids]
+        closings += [proposer.close() for proposer in self._proposers]
+        await asyncio.gather(*(self._quietly(closing) for closing in closings))
+
+    async def _quietly(self, closing: Coroutine[Any, Any, None]) -> None:
+        with contextlib.suppress(DraftproofError, TimeoutError):
+            async with asyncio.timeout(self._settings.close_timeout_ms / 1000):
+                await closing
+
+    def _bind(self) -> None:
+        opened: dict[int, ProposerSession] = {}
+        sources: list[CandidateSource] = []
+        for binding in self.admitted.bindings:
+            if binding.index is not None:
+                sources.append(
+                    RetrievalSource(
+                        self._peers.retrievers[binding.port],
+                        binding.description,
+                        binding.index,
+                        tenant=self._tenant,
+                        max_suffix=self._settings.max_suffix,
+                    )
+                )
+                continue
+            if binding.port not in opened:
+                port = self._peers.proposers[binding.port]
+                opened[binding.port] = ProposerSession(port, self.session_id, self.manifest)
+                opened[binding.port].start()
+            sources.append(ProposerSource(opened[binding.port], binding.description))
+        self._proposers.extend(opened.values())
+        self.sources = tuple(sources)

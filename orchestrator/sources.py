@@ -1,0 +1,84 @@
+"""One candidate source of one session, whichever service it lives in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from contracts.capability import SourceDescription
+from contracts.errors import FailedPrecondition, NotFound
+from contracts.manifest import Manifest
+from contracts.ports import ProposeRequest, ProposerPort
+from contracts.proposal import Proposal
+
+
+class CandidateSource(Protocol):
+    """Answers a round's request. `generation` is the state or live-index generation that the next round acts on."""
+
+    @property
+    def description(self) -> SourceDescription: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def retrieves(self) -> bool: ...
+
+    async def offer(self, request: ProposeRequest) -> Proposal: ...
+
+
+class ProposerSession:
+    """A session on one proposer endpoint, shared by all its sources. Opens on its own and again after a restart."""
+
+    def __init__(self, port: ProposerPort, session_id: str, manifest: Manifest) -> None:
+        self._port = port
+        self._session_id = session_id
+        self._manifest = manifest
+        self._opening: asyncio.Task[None] | None = None
+
+    def start(self) -> asyncio.Task[None]:
+        """The task that opens the session; a new one if the last one failed."""
+        if self._opening is None or (self._opening.done() and not _succeeded(self._opening)):
+            self._opening = asyncio.create_task(self._port.open_session(self._session_id, self._manifest))
+            # A failure is raised to whoever asks for candidates; if nobody does, it is no one's concern.
+            self._opening.add_done_callback(_succeeded)
+        return self._opening
+
+    async def propose(self, request: ProposeRequest) -> Proposal:
+        """One offer. A proposer that forgot the session gets it opened once more."""
+        opening = self.start()
+        await asyncio.shield(opening)
+        try:
+            return await self._port.propose(request)
+        except (NotFound, FailedPrecondition):
+            if self._opening is opening:
+                self._opening = None
+            await asyncio.shield(self.start())
+            return await self._port.propose(request)
+
+    async def close(self) -> None:
+        """Gives the proposer's state back."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await self._port.close_session(self._session_id)
+
+
+def _succeeded(task: asyncio.Task[None]) -> bool:
+    return not task.cancelled() and task.exception() is None
+
+
+class ProposerSource:
+    """One named source of a proposer endpoint."""
+
+    retrieves = False
+
+    def __init__(self, session: ProposerSession, description: SourceDescription) -> None:
+        self._session = session
+        self.description = description
+        self.generation = 0
+
+    async def offer(self, request: ProposeRequest) -> Proposal:
+        """Raises the proposer's errors."""
+        proposal = await self._session.propose(request)
+        self.generation = proposal.state.generation
+        return proposal
