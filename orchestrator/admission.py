@@ -43,8 +43,7 @@ def admit_request(
 ) -> Admitted:
     """Raises InvalidArgument or FailedPrecondition naming the field."""
     served = view.verifier
-    # A pass has the anchor besides the candidates.
-    node_limit = min(settings.max_node_budget, served.max_rows - 1)
+    node_limit = min(settings.max_node_budget, served.max_rows)
     check_request(request, node_limit=node_limit, depth_limit=settings.depth_limit)
     check_sampling(request.policy, vocab_size=served.target.vocab_size)
     if tokenizer.digest != served.target.tokenizer_digest:

@@ -122,6 +122,6 @@ def successor(manifest: Manifest, served: VerifierDescription) -> Manifest:
         new = getattr(served.target, name)
         if name not in MAY_DIFFER and new != old:
             raise FailedPrecondition(f"target.{name}", f"the replica left to go on with has {new!r}, not {old!r}")
-    budget = min(manifest.node_budget, served.max_rows - 1)
+    budget = min(manifest.node_budget, served.max_rows)
     child = replace(manifest, target=served.target, node_budget=budget)
     return manifest if child == manifest else replace(child, parent=manifest.hash)

@@ -18,7 +18,7 @@ class OrchestratorSettings:
     retry_delays_ms: waits between attempts; the last one repeats.
     """
 
-    default_sources: tuple[str, ...] = ("lookup", "retrieval")
+    default_sources: tuple[str, ...] = ("prompt_lookup", "retrieval")
     default_index: str = ""
     default_node_budget: int = 24
     max_node_budget: int = 64

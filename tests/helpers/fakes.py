@@ -129,7 +129,7 @@ class FakeVerifier:
         checkpoint: str = "toy-checkpoint",
         context_length: int = 4096,
         plain_step_us: float = 100.0,
-        max_rows: int = 65,
+        max_rows: int = 64,
     ) -> None:
         self.logits = logits
         self.target = TargetIdentity(
@@ -186,7 +186,7 @@ class FakeVerifier:
         self._called("get_receipt")
         session = self.sessions.get(session_id)
         if session is None or round_id not in session.receipts:
-            raise NotFound("receipt", f"none of round {round_id} of session {session_id}")
+            raise NotFound("round_id", f"none of round {round_id} of session {session_id}")
         return session.receipts[round_id]
 
     async def close_session(self, session_id: str) -> None:
@@ -207,15 +207,17 @@ class FakeVerifier:
         known = session.receipts.get(manifest.round_id)
         if known is not None:
             if known.payload_digest != request.payload_digest:
-                raise AlreadyExists("round_id", f"round {manifest.round_id} was another payload")
+                raise AlreadyExists("manifest.round_id", f"round {manifest.round_id} was another payload")
             return known
         if manifest.manifest_hash != session.request.manifest.hash:
-            raise FailedPrecondition("manifest_hash", "is not the session's")
+            raise FailedPrecondition("manifest.manifest_hash", "is not the session's")
         if manifest.target_generation != session.generation or manifest.round_id <= session.last_round:
-            raise FailedPrecondition("target_generation", f"is {manifest.target_generation}, not {session.generation}")
+            raise FailedPrecondition(
+                "manifest.target_generation", f"is {manifest.target_generation}, not {session.generation}"
+            )
         if manifest.frontier != session.frontier.digest:
-            raise FailedPrecondition("frontier", "is another prefix")
-        check_graph(graph, vocab_size=VOCAB, max_rows=self.max_rows - 1)
+            raise FailedPrecondition("manifest.frontier", "is another prefix")
+        check_graph(graph, vocab_size=VOCAB, max_rows=self.max_rows)
         if request.payload_digest != payload_digest(manifest, graph):
             raise InvalidArgument("payload_digest", "does not match the payload")
         policy = session.request.policy
@@ -347,7 +349,7 @@ class FakeProposer:
     """
 
     def __init__(self, sources: Mapping[str, Draft] | None = None, *, with_laws: Sequence[str] = ()) -> None:
-        self.sources = dict(sources or {"lookup": lookup})
+        self.sources = dict(sources or {"prompt_lookup": lookup})
         self.with_laws = tuple(with_laws)
         self.script: deque[Exception | Callable[[Proposal], Proposal] | asyncio.Event | None] = deque()
         self.down = False
@@ -394,7 +396,7 @@ class FakeProposer:
         if held is None:
             raise FailedPrecondition("session_id", f"no session {request.manifest.session_id}")
         if held.hash != request.manifest.manifest_hash:
-            raise FailedPrecondition("manifest_hash", "is not the session's")
+            raise FailedPrecondition("manifest.manifest_hash", "is not the session's")
         tokens = self.sources[request.source](request)[: min(request.node_budget, request.max_depth)]
         proposal = chain_of(request, tokens, laws=request.source in self.with_laws)
         return proposal if step is None or isinstance(step, asyncio.Event) else step(proposal)
