@@ -1,4 +1,8 @@
-"""The verification algorithms by name, one a file."""
+"""The verification algorithms by name, one a file.
+
+`smc` is listed so that its capability is described, but it declares no topology: negotiation refuses every candidate graph
+for it, and every session that names sources, so it cannot be bound by mistake.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,30 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from verifier.selection.base import Selection, Verifier
+from verifier.selection.block import Block
 from verifier.selection.greedy import Greedy
 from verifier.selection.membership import GumbelCoupled, Membership
 from verifier.selection.rejection import Rejection
+from verifier.selection.sequoia import Sequoia
+from verifier.selection.smc import Smc
 from verifier.selection.specinfer import SpecInfer
+from verifier.selection.spectr import SpecTr
+from verifier.selection.traversal import Traversal
+from verifier.selection.typical import Typical
 
-_ALL: tuple[Verifier, ...] = (Greedy(), Membership(), GumbelCoupled(), Rejection(), SpecInfer())
+_ALL: tuple[Verifier, ...] = (
+    Greedy(),
+    Membership(),
+    GumbelCoupled(),
+    Rejection(),
+    Block(),
+    SpecTr(),
+    SpecInfer(),
+    Sequoia(),
+    Traversal(),
+    Typical(),
+    Smc(),
+)
 
 VERIFIERS: Mapping[str, Verifier] = MappingProxyType({verifier.capability.name: verifier for verifier in _ALL})
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from models.laws import TargetLaws
-
 from contracts.capability import VerifierCapability
 from contracts.graph import CandidateGraph
 from contracts.randomness import Chooser
 from contracts.receipt import Closing
+from models.laws import TargetLaws
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from contracts.topology import ANCHOR, ProbabilitySemantics, SamplingRelation
 from models.law_rows import Law
 from models.laws import TargetLaws
 from verifier.selection.base import Selection
-from verifier.selection.walk import close, coin_numbers, numbered_draws
+from verifier.selection.walk import close, coin_numbers, numbered_draws, ratio_of
 
 
 def residual_walk(graph: CandidateGraph, laws: TargetLaws, chooser: Chooser, name: str) -> Selection:
@@ -31,7 +31,7 @@ def residual_walk(graph: CandidateGraph, laws: TargetLaws, chooser: Chooser, nam
             draw = graph.draws[index]
             law = graph.laws[draw.law]
             token = graph.token_ids[draw.row : draw.row + 1]
-            ratio = float(target.at(token)[0]) / law.probability(int(token[0]))
+            ratio = ratio_of(float(target.at(token)[0]), law.probability(int(token[0])), index)
             if chooser.bernoulli(min(1.0, ratio), Purpose.ACCEPT, draw.source, numbers[index]):
                 accepted = draw.row
                 break

@@ -7,6 +7,7 @@ verifier's own name. No coin decides two things.
 
 from __future__ import annotations
 
+from contracts.errors import InvalidArgument
 from contracts.graph import CandidateGraph
 from contracts.randomness import Chooser, Purpose
 from contracts.receipt import Closing
@@ -31,6 +32,13 @@ def numbered_draws(graph: CandidateGraph) -> dict[int, tuple[int, ...]]:
     for index, draw in enumerate(graph.draws):
         out.setdefault(draw.parent, []).append(index)
     return {parent: tuple(indices) for parent, indices in out.items()}
+
+
+def ratio_of(p: float, q: float, index: int) -> float:
+    """p / q for the accept coin of draw `index`. Raises InvalidArgument where its law could not have drawn the token."""
+    if q <= 0.0:
+        raise InvalidArgument(f"graph.draws[{index}]", "has probability 0 in the law it is said to be drawn from")
+    return p / q
 
 
 def close(rows: list[int], law: Law, chooser: Chooser, name: str, *, tested: bool) -> Selection:
