@@ -26,7 +26,8 @@ from contracts.sampling import SamplingPolicy
 class VerifierDescription:
     """A verifier replica: its target, its algorithms and its limits.
 
-    `max_rows`: candidates a round may have, the anchor not counted. `plain_step_us`: measured median of a one-row pass; 0 before the first measurement.
+    `max_rows`: candidates a round may have, the anchor not counted. `plain_step_us`: measured median of a
+    one-row pass; 0 before the first measurement.
     """
 
     target: TargetIdentity
