@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from contracts.errors import DraftproofError
+from contracts.errors import DraftproofError, Internal, InvalidArgument
 from contracts.graph import check_commit
 from contracts.randomness import CoinChooser
 from contracts.receipt import Receipt, TokenLogprob, VerifyTimings
@@ -105,7 +105,10 @@ def _choose(round: Round, logits: Tensor) -> tuple[Publication, tuple[TokenLogpr
     laws = session.laws.laws(logits, prefix=session.prefix, token_ids=graph.token_ids, parents=graph.parents)
     chooser = CoinChooser(policy.seed, prefix_len)
     selection = session.verifier.select(graph, laws, chooser, prefix_len=prefix_len)
-    check_commit(graph, selection.rows)
+    try:
+        check_commit(graph, selection.rows)
+    except InvalidArgument as error:
+        raise Internal("selection", f"verifier {session.request.manifest.verifier!r} chose no path: {error}") from error
     publication = cut(
         tuple(graph.token_ids[list(selection.rows)].tolist()),
         selection.rows,

@@ -116,7 +116,7 @@ class ScriptedBackend:
             assert slot.length + slot.staged <= slot.capacity
             wanted = range(len(block.token_ids)) if block.logits_for is None else block.logits_for.tolist()
             rows = [self.script(slot.seen(first + row)) for row in wanted]
-            logits.append(torch.from_numpy(np.array(rows, dtype=np.float32).reshape(len(rows), -1)))
+            logits.append(torch.from_numpy(np.array(rows, dtype=np.float32).reshape(len(rows), self.info.vocab_size)))
         self._fault("forward", late=True)
         return PassResult(logits)
 

@@ -22,7 +22,9 @@ PATH, ROWS = (5, 6, 7), (0, 2, 4)
         pytest.param((), 3, (5, 6, 7), ROWS, Closing.NONE, FinishReason.LENGTH, id="full at the path's end"),
         pytest.param((), 1, (5,), (0,), Closing.NONE, FinishReason.LENGTH, id="full inside the path"),
         pytest.param((6,), 2, (5, 6), (0, 2), Closing.NONE, FinishReason.STOP, id="a stop in the last place is a stop"),
-        pytest.param((7,), 2, (5, 6), (0, 2), Closing.NONE, FinishReason.LENGTH, id="a stop past the limit is not seen"),
+        pytest.param(
+            (7,), 2, (5, 6), (0, 2), Closing.NONE, FinishReason.LENGTH, id="a stop past the limit is not seen"
+        ),
     ],
 )
 def test_a_publication_ends_at_the_first_stop_or_the_limit(

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.verifier.rig import Rig, chain
+from verifier.hardware import hardware_profile
+from verifier.step_clock import StepClock
+
+
+def test_the_plain_step_is_unknown_until_measured_then_the_recent_median() -> None:
+    steps = StepClock()
+    assert steps.plain_step_us == 0.0
+    for microseconds in (30.0, 10.0, 20.0):
+        steps.record(microseconds)
+    assert steps.plain_step_us == 20.0
+    for _ in range(100):
+        steps.record(7.0)
+    assert steps.plain_step_us == 7.0
+
+
+def test_the_warm_up_times_one_row_passes_and_leaves_nothing_reserved() -> None:
+    rig = Rig()
+    rig.scripted.during_forward = lambda: rig.clock.advance_ms(2)
+    rig.engine.warm_up(passes=3)
+    assert rig.engine.describe().plain_step_us == pytest.approx(2000, abs=1)
+    assert rig.scripted.slots == []
+    assert rig.scripted.passes[1:] == [[1]] * 4
+
+
+def test_one_row_passes_keep_the_plain_step_up_to_date_and_others_do_not() -> None:
+    rig = Rig()
+    client, other = rig.open(), rig.open(session_id="other")
+    rig.scripted.during_forward = lambda: rig.clock.advance_ms(9)
+    client.round(chain(4))
+    rig.engine.verify_many([client.request(), other.request()])
+    assert rig.engine.describe().plain_step_us == 0.0
+    other.generation, other.next_round = 1, 1
+    other.tokens.append(4)
+    other.round()
+    assert rig.engine.describe().plain_step_us == pytest.approx(9000, abs=1)
+
+
+def test_the_hardware_profile_is_stable_and_says_something() -> None:
+    assert hardware_profile() == hardware_profile()
+    assert len(hardware_profile()) > 5
