@@ -17,6 +17,7 @@ from services.wire.vector import UINT32, decode_ints, encode_ints
 from services.wire.verifier import MAX_PREFIX
 
 MAX_BUDGET = 1 << 20
+BASE_FIELD = "prefix.base_len"
 
 
 class PrefixSender:
@@ -70,7 +71,7 @@ class PrefixReceiver:
         if message.HasField("policy"):
             self._policy = decode_sampling(message.policy)
         if self._policy is None:
-            raise FailedPrecondition("prefix.base_len", "the first call of a stream carries prefix and policy whole")
+            raise FailedPrecondition(BASE_FIELD, "the first call of a stream carries prefix and policy whole")
         self._advance(message.prefix)
         if manifest.frontier != self._frontier.digest or manifest.prefix_len != len(self._frontier):
             raise InvalidArgument("manifest.frontier", "is not the frontier of the prefix sent")
@@ -88,7 +89,7 @@ class PrefixReceiver:
         tokens = decode_ints(delta.tokens, UINT32, "prefix.tokens", limit=MAX_PREFIX)
         if delta.base_len > len(self._frontier):
             raise FailedPrecondition(
-                "prefix.base_len", f"{delta.base_len} is past the {len(self._frontier)} tokens carried so far"
+                BASE_FIELD, f"{delta.base_len} is past the {len(self._frontier)} tokens carried so far"
             )
         if delta.base_len < len(self._frontier):
             self._frontier = Frontier(self._frontier.tokens[: delta.base_len])
@@ -96,4 +97,4 @@ class PrefixReceiver:
             raise InvalidArgument("prefix.tokens", f"the prefix would pass {MAX_PREFIX} tokens")
         self._frontier.publish(tokens)
         if delta.frontier != self._frontier.digest:
-            raise FailedPrecondition("prefix.base_len", "the prefix arrived at has another digest than the sender's")
+            raise FailedPrecondition(BASE_FIELD, "the prefix arrived at has another digest than the sender's")

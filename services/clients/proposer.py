@@ -1,0 +1,79 @@
+"""contracts.ports.ProposerPort over gRPC: one Propose stream a session, on which only new tokens travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from contracts.capability import SourceDescription
+from contracts.errors import FailedPrecondition
+from contracts.manifest import Manifest
+from contracts.ports import ProposeRequest
+from contracts.proposal import Proposal
+from protos.draftproof.v1 import proposer_pb2 as pb
+from protos.draftproof.v1 import proposer_pb2_grpc
+from services import telemetry
+from services.clients.channel import call, open_channel
+from services.clients.session_stream import SessionStream
+from services.clients.timeouts import Timeouts
+from services.status import error_of_info
+from services.wire.candidate import decode_proposal
+from services.wire.capability import decode_source
+from services.wire.manifest import encode_manifest
+from services.wire.proposer import BASE_FIELD, PrefixSender
+
+
+class ProposerClient:
+    """endpoint: host:port. Use `close` when done."""
+
+    def __init__(self, endpoint: str, timeouts: Timeouts | None = None) -> None:
+        self._timeouts = timeouts or Timeouts()
+        self._channel = open_channel(endpoint)
+        self._stub = proposer_pb2_grpc.ProposerServiceAsyncStub(self._channel)
+        self._streams: dict[str, SessionStream[PrefixSender]] = {}
+
+    async def describe(self) -> Sequence[SourceDescription]:
+        request = pb.ProposerServiceDescribeRequest()
+        answer = await call(self._stub.Describe, request, timeout_s=self._timeouts.describe_s)
+        return [decode_source(source) for source in answer.sources]
+
+    async def open_session(self, session_id: str, manifest: Manifest) -> None:
+        request = pb.ProposerServiceOpenSessionRequest(session_id=session_id, manifest=encode_manifest(manifest))
+        await call(self._stub.OpenSession, request, timeout_s=self._timeouts.open_s)
+
+    async def propose(self, request: ProposeRequest) -> Proposal:
+        session_id = request.manifest.session_id
+        stream = self._streams.get(session_id)
+        if stream is None:
+            stream = SessionStream(lambda: self._stub.Propose(), PrefixSender)
+            self._streams[session_id] = stream
+        try:
+            return await self._ask(stream, request)
+        except FailedPrecondition as error:
+            if error.field != BASE_FIELD:
+                raise
+            stream.reset_state()
+            return await self._ask(stream, request)
+
+    async def close_session(self, session_id: str) -> None:
+        stream = self._streams.pop(session_id, None)
+        if stream is not None:
+            await stream.close()
+        request = pb.ProposerServiceCloseSessionRequest(session_id=session_id)
+        await call(self._stub.CloseSession, request, timeout_s=self._timeouts.close_s)
+
+    async def close(self) -> None:
+        """Ends all streams and the channel."""
+        for stream in self._streams.values():
+            await stream.close()
+        self._streams.clear()
+        await self._channel.close()
+
+    async def _ask(self, stream: SessionStream[PrefixSender], request: ProposeRequest) -> Proposal:
+        header = telemetry.traceparent()
+        answer: pb.ProposeResponse = await stream.ask(
+            lambda call_id, sender: sender.encode(request, call_id=call_id, traceparent=header),
+            timeout_s=self._timeouts.propose_s,
+        )
+        if answer.WhichOneof("outcome") == "error":
+            raise error_of_info(answer.error)
+        return decode_proposal(answer.proposal)

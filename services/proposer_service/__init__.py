@@ -1,0 +1,1 @@
+"""The proposer service: several sources of candidates behind one endpoint."""

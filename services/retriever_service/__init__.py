@@ -1,0 +1,1 @@
+"""The retriever service: suffix matches in released indexes, stateless, following the store's index aliases."""

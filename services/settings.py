@@ -1,0 +1,142 @@
+"""One Settings a process, read once from DRAFTPROOF_* variables. A key that nobody knows stops start-up.
+
+The classes share one name space, so that one environment serves `draftproof up`, which starts them all.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from contracts.errors import InvalidArgument
+
+PREFIX = "DRAFTPROOF_"
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+class ProcessSettings(BaseSettings):
+    """What every process has."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    host: str = Field("127.0.0.1", description="address that services listen on")
+    drain_ms: int = Field(0, ge=0, description="how long a stopping service stays up after it said NOT_SERVING")
+    grace_ms: int = Field(5_000, ge=0, description="how long running calls may go on after that")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe message logged")
+    cache_dir: Path = Field(Path(".cache"), description="converted models, index segments, the embedded Redis")
+
+
+class ModelSettings(ProcessSettings):
+    """Which model."""
+
+    model: str = Field(
+        DEFAULT_MODEL,
+        description=f"the target: {DEFAULT_MODEL}, a Hugging Face id (owner/name) or a local directory of safetensors",
+    )
+
+    @property
+    def models_dir(self) -> Path:
+        return self.cache_dir / "models"
+
+
+class VerifierSettings(ModelSettings):
+    """The verifier service: front process and engine process."""
+
+    verifier_port: int = Field(7602, ge=0, le=65535, description="port of the verifier service; 0: any free one")
+    dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the target's weights")
+    device: str = Field("cpu", description="where the target runs: cpu, cuda, cuda:1")
+    backend: str = Field("", description="implementation of the target's pass, such as cpu-torch; empty: the fastest")
+    threads: int = Field(0, ge=0, description="threads of a pass; 0: one per core")
+    kv_tokens: int = Field(16_384, ge=64, description="tokens of KV that all sessions share")
+    max_rows: int = Field(128, ge=1, le=512, description="candidates a round may have")
+    max_queue: int = Field(256, ge=1, description="calls that may wait for a pass")
+    max_pass_rows: int = Field(512, ge=1, description="rows of a pass over several sessions")
+    prefill_chunk: int = Field(256, ge=1, description="prompt rows a single pass may take")
+
+
+class ProposerSettings(ModelSettings):
+    """The proposer service."""
+
+    proposer_port: int = Field(7603, ge=0, le=65535, description="port of the proposer service; 0: any free one")
+    lookup_rule: Literal["latest", "earliest"] = Field(
+        "latest", description="which occurrence prompt lookup copies from"
+    )
+    lookup_continuation: Literal["clipped", "full_length"] = Field(
+        "clipped", description="whether a continuation may be shorter than asked for"
+    )
+    lookup_min_ngram: int = Field(1, ge=1, le=64, description="shortest n-gram that prompt lookup matches")
+    lookup_max_ngram: int = Field(3, ge=1, le=64, description="longest n-gram that prompt lookup matches")
+    lookup_branches: int = Field(1, ge=1, le=16, description="continuations that prompt lookup offers")
+    draft_model: str = Field("", description="a draft model, named as `model` is; empty: none")
+    draft_dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the draft model's weights")
+    draft_threads: int = Field(0, ge=0, description="threads of a draft pass; 0: one per core")
+    draft_kv_tokens: int = Field(16_384, ge=64, description="tokens of KV that the draft model's sessions share")
+
+
+class RetrieverSettings(ProcessSettings):
+    """The retriever service."""
+
+    retriever_port: int = Field(7604, ge=0, le=65535, description="port of the retriever service; 0: any free one")
+    redis_url: str = Field(
+        "",
+        description="redis://, rediss:// or unix:// address of the release store; empty: an embedded one (`up` only)",
+    )
+    redis_namespace: str = Field("draftproof", description="prefix of every key")
+    indexes: str = Field("", description="names of the indexes to serve, separated by commas; empty: all")
+    keep_releases: int = Field(3, ge=1, description="releases of an index that stay askable after a swap")
+
+    @property
+    def segments_dir(self) -> Path:
+        return self.cache_dir / "segments"
+
+
+class OrchestratorServiceSettings(ModelSettings):
+    """The orchestrator service."""
+
+    orchestrator_port: int = Field(7601, ge=0, le=65535, description="port of the Generate service; 0: any free one")
+    verifier_endpoint: str = Field("127.0.0.1:7602", description="host:port of the verifier service")
+    proposer_endpoint: str = Field("127.0.0.1:7603", description="host:port of the proposer service; empty: none")
+    retriever_endpoint: str = Field("127.0.0.1:7604", description="host:port of the retriever service; empty: none")
+    default_sources: str = Field(
+        "prompt_lookup,retrieval", description="sources of a request that names none, separated by commas"
+    )
+    default_index: str = Field("", description="index of a request that names none; empty: the only one served")
+    node_budget: int = Field(24, ge=0, description="candidates a round, where a request does not say")
+    max_node_budget: int = Field(64, ge=1, le=512, description="most candidates a round may ask for")
+    max_depth: int = Field(12, ge=1, description="deepest candidate, where a request does not say")
+    propose_deadline_ms: float = Field(50.0, gt=0, description="how long a round waits for its sources")
+    verify_timeout_ms: float = Field(30_000.0, gt=0, description="after it one Verify call counts as lost")
+    lease_ms: int = Field(60_000, ge=1, description="how long a verifier keeps a session that nobody uses")
+
+
+class AllSettings(VerifierSettings, ProposerSettings, RetrieverSettings, OrchestratorServiceSettings):
+    """The union, for `draftproof up` and `--local`."""
+
+
+S = TypeVar("S", bound=ProcessSettings)
+
+
+def load(kind: type[S], **given: object) -> S:
+    """Reads the environment; `given` overrides it.
+
+    Raises InvalidArgument naming the variable that is unknown or does not hold what its description says.
+    """
+    known = {PREFIX + name.upper() for name in AllSettings.model_fields}
+    for name in sorted(os.environ):
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
+            raise InvalidArgument(name, f"is no setting; known: {', '.join(sorted(known))}")
+    try:
+        return kind(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = PREFIX + str(first["loc"][0] if first["loc"] else "").upper()
+        raise InvalidArgument(name, f"{first['msg']}, not {first['input']!r}") from error
+
+
+def names_in(listed: str) -> tuple[str, ...]:
+    """The names in a comma-separated setting."""
+    return tuple(name.strip() for name in listed.split(",") if name.strip())
