@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from contracts.errors import FailedPrecondition, NotFound
-from retriever.live_store import LiveEntry
+from retriever.live_store import LiveEntry, encode_floor
 from retriever.store import HISTORY_LIMIT, Alias, SegmentRecord
 
 
@@ -130,7 +130,10 @@ class MemoryStore:
             for entry in entries:
                 if entry.entry_id == entry_id:
                     return entry.generation
-            generation = self._live_newest.get(scope, 0) + 1
+            if scope not in self._live_newest:
+                start = self._live_newest[scope] = self._now_ms() + 1
+                entries.append(LiveEntry(start, f"floor-{start - 1}", encode_floor(start - 1)))
+            generation = self._live_newest[scope] + 1
             self._live_newest[scope] = generation
             entries.append(LiveEntry(generation, entry_id, payload))
             del entries[: max(0, len(entries) - max_entries)]

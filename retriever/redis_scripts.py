@@ -112,12 +112,20 @@ return gone
 )
 
 # KEYS stream, ids, newest; ARGV entry id, payload, most entries -> generation
-APPEND_LIVE = """
+APPEND_LIVE = (
+    NOW
+    + """
 local known = redis.call('HGET', KEYS[2], ARGV[1])
 if known then return tonumber(known) end
+if redis.call('EXISTS', KEYS[3]) == 0 then
+  local floor = string.format('floor-%d', now)
+  redis.call('SET', KEYS[3], string.format('%d', now + 1))
+  redis.call('XADD', KEYS[1], string.format('%d-0', now + 1), 'id', floor, 'payload', 'F' .. struct.pack('<I8', now))
+  redis.call('HSET', KEYS[2], floor, string.format('%d', now + 1))
+end
 local generation = redis.call('INCR', KEYS[3])
 redis.call('XADD', KEYS[1], string.format('%d-0', generation), 'id', ARGV[1], 'payload', ARGV[2])
-redis.call('HSET', KEYS[2], ARGV[1], generation)
+redis.call('HSET', KEYS[2], ARGV[1], string.format('%d', generation))
 local excess = redis.call('XLEN', KEYS[1]) - tonumber(ARGV[3])
 if excess > 0 then
   for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', excess)) do
@@ -127,6 +135,7 @@ if excess > 0 then
 end
 return generation
 """
+)
 
 # KEYS stream, ids; ARGV last generation to drop
 TRIM_LIVE = """
