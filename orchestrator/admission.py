@@ -12,7 +12,7 @@ from contracts.ports import Tokenizer, VerifierDescription
 from contracts.retrieval import IndexDescription
 from contracts.sampling import SamplingPolicy, check_sampling
 from orchestrator.catalogue import View
-from orchestrator.request import GenerateRequest, check_request
+from orchestrator.request import GenerateRequest, check_budget
 from orchestrator.retrieval_source import RETRIEVAL, describe_retrieval, is_retrieval
 from orchestrator.settings import OrchestratorSettings
 
@@ -41,10 +41,10 @@ class Admitted:
 def admit_request(
     request: GenerateRequest, view: View, tokenizer: Tokenizer, settings: OrchestratorSettings
 ) -> Admitted:
-    """Raises InvalidArgument or FailedPrecondition naming the field."""
+    """What needs the services' answers; `check_request` comes first. Raises InvalidArgument or FailedPrecondition."""
     served = view.verifier
     node_limit = min(settings.max_node_budget, served.max_rows)
-    check_request(request, node_limit=node_limit, depth_limit=settings.depth_limit)
+    check_budget(request, node_limit)
     check_sampling(request.policy, vocab_size=served.target.vocab_size)
     if tokenizer.digest != served.target.tokenizer_digest:
         raise FailedPrecondition("tokenizer", "the orchestrator's tokenizer is not the target's")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -69,10 +69,10 @@ class Catalogue:
         verifier, sources, indexes = await asyncio.gather(
             self._describe_verifier(),
             asyncio.gather(
-                *(self._or_last(p.describe(), last) for p, last in zip(self._proposers, proposers, strict=True))
+                *(self._or_last(p.describe, last) for p, last in zip(self._proposers, proposers, strict=True))
             ),
             asyncio.gather(
-                *(self._or_last(r.describe(), last) for r, last in zip(self._retrievers, retrievers, strict=True))
+                *(self._or_last(r.describe, last) for r, last in zip(self._retrievers, retrievers, strict=True))
             ),
         )
         return View(verifier, tuple(sources), tuple(indexes))
@@ -87,9 +87,9 @@ class Catalogue:
                 raise
             return last
 
-    async def _or_last(self, answer: Awaitable[T], last: T | None) -> T | None:
+    async def _or_last(self, describe: Callable[[], Awaitable[T]], last: T | None) -> T | None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await answer
+                return await describe()
         except (DraftproofError, TimeoutError):
             return last

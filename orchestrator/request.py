@@ -58,11 +58,16 @@ def _check_prompt(request: GenerateRequest) -> None:
                 raise InvalidArgument(f"messages[{index}].{key}", "is missing")
 
 
-def check_request(request: GenerateRequest, *, node_limit: int, depth_limit: int) -> None:
-    """Raises InvalidArgument naming the field. `node_limit`: candidates one verification pass can take."""
-    _check_prompt(request)
+def check_budget(request: GenerateRequest, node_limit: int) -> None:
+    """Raises InvalidArgument unless a pass of `node_limit` candidates can hold the request's budget."""
     if request.node_budget is not None and not 0 <= request.node_budget <= node_limit:
         raise InvalidArgument("node_budget", f"{request.node_budget} is outside [0, {node_limit}]")
+
+
+def check_request(request: GenerateRequest, *, node_limit: int, depth_limit: int) -> None:
+    """Raises InvalidArgument naming the field."""
+    _check_prompt(request)
+    check_budget(request, node_limit)
     if request.max_depth is not None and not 1 <= request.max_depth <= depth_limit:
         raise InvalidArgument("max_depth", f"{request.max_depth} is outside [1, {depth_limit}]")
     if request.deadline_ms is not None and not 1 <= request.deadline_ms <= MAX_DEADLINE_MS:

@@ -14,7 +14,7 @@ from orchestrator.admission import Admitted, admit_request
 from orchestrator.events import Certificate, Chunk, Final, RoundInfo, Usage
 from orchestrator.gather import Gatherer
 from orchestrator.metrics import Metrics
-from orchestrator.request import GenerateRequest
+from orchestrator.request import GenerateRequest, check_request
 from orchestrator.round import Round, RoundOutcome
 from orchestrator.session import Peers, Session
 from orchestrator.settings import OrchestratorSettings
@@ -58,6 +58,8 @@ class Run:
 
     async def open(self) -> None:
         """Admission and prefill. Raises what refuses the request, DeadlineExceeded if it takes too long."""
+        settings = self._settings
+        check_request(self._request, node_limit=settings.max_node_budget, depth_limit=settings.depth_limit)
         try:
             async with asyncio.timeout_at(self._deadline):
                 with self._spans.below_root():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,14 +140,14 @@ class Session:
 
     async def close(self) -> None:
         """Gives every peer's state back, as far as they answer in time; leases clear away the rest."""
-        closings = [self._peers.verifier.close_session(session_id) for session_id in self._ids]
-        closings += [proposer.close() for proposer in self._proposers]
-        await asyncio.gather(*(self._quietly(closing) for closing in closings))
+        closings = [partial(self._peers.verifier.close_session, session_id) for session_id in self._ids]
+        closings += [proposer.close for proposer in self._proposers]
+        await asyncio.gather(*(self._quietly(close) for close in closings))
 
-    async def _quietly(self, closing: Coroutine[Any, Any, None]) -> None:
+    async def _quietly(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         with contextlib.suppress(DraftproofError, TimeoutError):
             async with asyncio.timeout(self._settings.close_timeout_ms / 1000):
-                await closing
+                await close()
 
     def _bind(self) -> None:
         opened: dict[int, ProposerSession] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,6 +36,7 @@ from contracts.receipt import Closing, FinishReason, Receipt, TokenLogprob, Veri
 from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
 from contracts.sampling import SamplingPolicy
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
+from orchestrator.events import Chunk, Final, GenerateEvent
 
 BOS, EOS, VOCAB = 256, 257, 258
 
@@ -462,3 +463,11 @@ class FakeRetriever:
             truncated=len(paths) > budget,
             compute_us=3.0,
         )
+
+
+async def collect(events: AsyncIterator[GenerateEvent]) -> tuple[list[Chunk], Final]:
+    """All chunks and the Final of a generation that ends by itself."""
+    seen = [event async for event in events]
+    final = seen.pop()
+    assert isinstance(final, Final)
+    return [event for event in seen if isinstance(event, Chunk)], final
