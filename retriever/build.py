@@ -1,0 +1,216 @@
+"""From documents to a release: units in, segments out, each on its own, the same bytes whoever builds them.
+
+`build_unit` is a function of the unit's documents, the recipe and the exclusion; so units may be built by threads here or
+by tasks on other machines, and one built before (same input digest) is taken as it is. Memory: `workers` units at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from contracts.errors import InvalidArgument
+from retriever.exclusion import NO_EXCLUSION, Exclusion, Verdict
+from retriever.release import Release, ReleaseManifest, SegmentEntry
+from retriever.segment_cache import SegmentCache
+from retriever.segment_format import build_segment, segment_digest
+from retriever.sources import Unit, read_unit
+
+Tokenize = Callable[[list[str]], Sequence[Sequence[int]]]
+BATCH_CHARACTERS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a build fixes beside its documents; the fields are those of `release.ReleaseManifest`."""
+
+    licence_policy: str
+    tokenizer_sha256: str
+    normalisation: str
+    vocabulary_size: int
+    context_length: int
+    continuation_length: int
+    builder_commit: str
+    target_family: str
+    tenants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnitResult:
+    """What became of a unit. `input_sha256` names its documents, the tokenizer and the exclusion: equal ones, equal bytes.
+
+    documents: indexed; excluded_exact, excluded_overlap: dropped as evaluation material; unreadable: not UTF-8.
+    """
+
+    input_sha256: str
+    segment: SegmentEntry
+    documents: int
+    excluded_exact: int
+    excluded_overlap: int
+    unreadable: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """The release, where each of its segments lies, and the counts summed over units. reused: units built before."""
+
+    release: Release
+    files: dict[str, Path]
+    documents: int
+    excluded_exact: int
+    excluded_overlap: int
+    unreadable: int
+    reused: int
+
+
+def input_digest(documents: Sequence[str | None], recipe: Recipe, exclusion: Exclusion) -> str:
+    """sha256 over everything that determines the unit's segment."""
+    digest = hashlib.sha256()
+    for part in (recipe.tokenizer_sha256, recipe.normalisation, str(recipe.vocabulary_size), exclusion.sha256):
+        digest.update(f"{len(part)}:{part};".encode())
+    for document in documents:
+        data = b"" if document is None else document.encode()
+        digest.update(f"{'unreadable' if document is None else len(data)}:".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def build_unit(
+    documents: Sequence[str | None], tokenize: Tokenize, recipe: Recipe, exclusion: Exclusion = NO_EXCLUSION
+) -> tuple[UnitResult, bytes]:
+    """The unit's segment and its account. Pure, given a tokenizer that is.
+
+    Raises InvalidArgument where the tokenizer yields an id outside the vocabulary, or another number of rows than texts.
+    """
+    verdicts = [None if text is None else exclusion.verdict(text) for text in documents]
+    counts = Counter(verdicts)
+    kept = [
+        text for text, verdict in zip(documents, verdicts, strict=True) if text is not None and verdict is Verdict.KEEP
+    ]
+    rows = [np.asarray(row, np.int64) for batch in _batches(kept) for row in _tokenized(batch, tokenize)]
+    highest = max((int(row.max()) for row in rows if row.size), default=-1)
+    if highest >= recipe.vocabulary_size:
+        raise InvalidArgument(
+            "tokenize", f"id {highest} is outside the vocabulary of {recipe.vocabulary_size} (added tokens counted in)"
+        )
+    data = build_segment(rows)
+    entry = SegmentEntry(segment_digest(data), len(data), sum(row.size for row in rows))
+    result = UnitResult(
+        input_sha256=input_digest(documents, recipe, exclusion),
+        segment=entry,
+        documents=len(kept),
+        excluded_exact=counts[Verdict.EXACT],
+        excluded_overlap=counts[Verdict.OVERLAP],
+        unreadable=counts[None],
+    )
+    return result, data
+
+
+def release_of(results: Sequence[UnitResult], recipe: Recipe, exclusion: Exclusion = NO_EXCLUSION) -> Release:
+    """The release of all units' results, in the plan's order; units left without a token add no segment."""
+    snapshot = hashlib.sha256("".join(result.input_sha256 for result in results).encode()).hexdigest()
+    manifest = ReleaseManifest(corpus_snapshot=snapshot, exclusion_sha256=exclusion.sha256, **asdict(recipe))
+    return Release(manifest, tuple(result.segment for result in results if result.segment.tokens))
+
+
+def build(
+    units: Sequence[Unit],
+    tokenize: Tokenize,
+    recipe: Recipe,
+    directory: Path,
+    *,
+    exclusion: Exclusion = NO_EXCLUSION,
+    workers: int = 1,
+    progress: Callable[[int, int, int], None] | None = None,
+) -> BuildReport:
+    """Build every unit into the directory and describe the release. A unit whose result is there already is not built.
+
+    workers: units at work side by side (a tokenizer that releases the GIL, as Rust ones do, makes them parallel).
+    progress: called with (units done, units in all, tokens so far), from the calling thread.
+    """
+    cache = SegmentCache(directory)
+    results: dict[int, UnitResult] = {}
+    reused = 0
+    for number, (result, known) in _in_parallel(
+        len(units), workers, lambda n: _built(cache, units[n], tokenize, recipe, exclusion)
+    ):
+        results[number] = result
+        reused += known
+        if progress:
+            progress(len(results), len(units), sum(r.segment.tokens for r in results.values()))
+    ordered = [results[number] for number in range(len(units))]
+    return BuildReport(
+        release=release_of(ordered, recipe, exclusion),
+        files={r.segment.digest: cache.path(r.segment.digest) for r in ordered if r.segment.tokens},
+        documents=sum(r.documents for r in ordered),
+        excluded_exact=sum(r.excluded_exact for r in ordered),
+        excluded_overlap=sum(r.excluded_overlap for r in ordered),
+        unreadable=sum(r.unreadable for r in ordered),
+        reused=reused,
+    )
+
+
+def _built(
+    cache: SegmentCache, unit: Unit, tokenize: Tokenize, recipe: Recipe, exclusion: Exclusion
+) -> tuple[UnitResult, bool]:
+    documents = list(read_unit(unit))
+    note = cache.directory / f"{input_digest(documents, recipe, exclusion)}.json"
+    if note.exists():
+        record = json.loads(note.read_text())
+        known = UnitResult(**{**record, "segment": SegmentEntry(**record["segment"])})
+        if cache.open(known.segment.digest) is not None:
+            return known, True
+    result, data = build_unit(documents, tokenize, recipe, exclusion)
+    cache.put(result.segment.digest, [data])
+    # The note appears whole and only after its segment: a build that is cut off leaves no unit half done.
+    aside = note.with_suffix(f".{os.getpid()}.{result.segment.digest[:8]}.incoming")
+    aside.write_text(json.dumps(asdict(result), sort_keys=True))
+    aside.replace(note)
+    return result, False
+
+
+def _in_parallel(
+    number: int, workers: int, work: Callable[[int], tuple[UnitResult, bool]]
+) -> Iterator[tuple[int, tuple[UnitResult, bool]]]:
+    """Results as they come, never more than `workers` at work; the first error ends it."""
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        running: dict[Future[tuple[UnitResult, bool]], int] = {}
+        waiting = iter(range(number))
+        while True:
+            for task in waiting:
+                running[pool.submit(work, task)] = task
+                if len(running) >= max(1, workers):
+                    break
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=lambda future: running[future]):
+                yield running.pop(future), future.result()
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _tokenized(batch: list[str], tokenize: Tokenize) -> Sequence[Sequence[int]]:
+    rows = tokenize(batch)
+    if len(rows) != len(batch):
+        raise InvalidArgument("tokenize", f"{len(rows)} rows for {len(batch)} texts")
+    return rows
