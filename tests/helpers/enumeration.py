@@ -153,7 +153,7 @@ def paths_of(graph: CandidateGraph) -> list[Prefix]:
     """The candidate tokens from the anchor to each row, the row's own last."""
     out: list[Prefix] = []
     for token, parent in zip(graph.token_ids.tolist(), graph.parents.tolist(), strict=True):
-        out.append(((out[parent] if parent >= 0 else ()) + (token,)))
+        out.append((out[parent] if parent >= 0 else ()) + (token,))
     return out
 
 

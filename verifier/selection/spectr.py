@@ -30,20 +30,30 @@ def acceptance(p: Floats, q: Floats, rho: float, k: int) -> tuple[float, float]:
 
 
 def smallest_rho(p: Floats, q: Floats, k: int) -> float:
-    """The smallest rho in [1, k] with P <= rho beta, from above (bisection to the last bit)."""
+    """The smallest rho in [1, k] with P <= rho beta, from above, to a relative 1e-12.
+
+    rho beta - P grows with rho; the bracket is narrowed by the Illinois variant of false position. The upper end always
+    satisfies the condition, so the residual is non-negative whatever the tolerance.
+    """
+
+    def slack(rho: float) -> float:
+        beta, any_accepted = acceptance(p, q, rho, k)
+        return rho * beta - any_accepted
+
     low, high = 1.0, float(k)
-    beta, any_accepted = acceptance(p, q, low, k)
-    if any_accepted <= beta:
+    below, above = slack(low), slack(high)
+    if below >= 0.0:
         return low
-    while True:
-        middle = (low + high) / 2
-        if middle <= low or middle >= high:
-            return high
-        beta, any_accepted = acceptance(p, q, middle, k)
-        if any_accepted <= middle * beta:
-            high = middle
+    while high - low > 1e-12 * high:
+        guess = high - above * (high - low) / (above - below)
+        if not low < guess < high:
+            guess = (low + high) / 2
+        here = slack(guess)
+        if here >= 0.0:
+            high, above, below = guess, here, below / 2
         else:
-            low = middle
+            low, below, above = guess, here, above / 2
+    return high
 
 
 class SpecTr:

@@ -7,18 +7,21 @@ target's law; a child drawn as x from q_i gets min(1, r b(x) / q_i(x)). A node w
 coin of its budget, and then its whole path is. If it is rejected, its parent goes on with S = sum [r b - q_i]_+,
 b' = [r b - q_i]_+ / S and r' = S / (S + 1 - r).
 
-Why it is exact, and for which relation. Claim: a subtree entered with (r, b) is accepted with probability r over its own
-draws and coins, and given that, what follows the node has the target's law with b at the node itself. A leaf: by its
-coin. Otherwise the first child takes mass min(q_1(x), r b(x)) of first token x by the claim for children; what r b(x)
-still lacks is [r b(x) - q_1(x)]_+, what is left of probability is 1 - r + S, and their quotient is (r', b'), to which the
-claim applies again. The step needs that a child's subtree is untouched when it is entered. Two draws of one token share
-their subtree, so the proof covers draws *without replacement from one source* (the paper's sampling), and fails for
-independent draws with repeats; tests/unit/verifier/selection/test_wrong_variants.py shows the bias.
+Why it is exact. Claim: a subtree entered with (r, b) is accepted with probability r over its own draws and coins, and given
+that, what follows the node has the target's law with b at the node itself. A leaf: by its coin. Otherwise the first child
+takes mass min(q_1(x), r b(x)) of first token x by the claim for children; what r b(x) still lacks is [r b(x) - q_1(x)]_+,
+what is left of probability is 1 - r + S, and their quotient is (r', b'), to which the claim applies again.
+
+Which relation it covers. The step needs the law of each draw given the earlier ones at its parent, and a subtree that is
+untouched when it is entered. The paper's sampling, *without replacement*, gives both, and is what `traversal` declares. A
+second draw of one token (by another source) does no harm: a child is rejected only if r b(x) < q(x), and then b'(x) = 0, so
+the subtree that both draws share is never entered again. By the same argument independent draws are covered too, repeats
+and all (`struck=False`; enumerated in the tests); block verification is their case of one draw per parent.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from contracts.capability import ROW_TOPOLOGIES, Exactness, VerifierCapability
 from contracts.graph import CandidateGraph
@@ -40,51 +43,64 @@ class _Node:
     budget: float
     law: Law
     tested: int = 0
-    remaining: Remaining | None = None
+    left: dict[tuple[str, int], Remaining] = field(default_factory=dict)
 
 
-def _lower(parent: _Node, token: int) -> None:
-    """The parent's budget and law after its current child was rejected."""
-    assert parent.remaining is not None
-    share, law = parent.remaining.taken_from(parent.law, 1.0 / parent.budget)
-    parent.remaining.remove(token)
+def _lower(parent: _Node, law: Remaining) -> None:
+    """The parent's budget and law after the child drawn from `law` was rejected."""
+    share, rest = law.taken_from(parent.law, 1.0 / parent.budget)
     mass, lost = share * parent.budget, 1.0 - parent.budget
     # With no mass and nothing lost the rejection was a rounding of a certain acceptance: nothing changes.
     if mass > 0.0 or lost > 0.0:
-        parent.law = law
+        parent.law = rest
         parent.budget = mass / (mass + lost)
 
 
-def traverse(graph: CandidateGraph, laws: TargetLaws, chooser: Chooser, name: str) -> Selection:
-    """See the module's docstring. A child of budget 0 is rejected without a look at its subtree."""
+def traverse(graph: CandidateGraph, laws: TargetLaws, chooser: Chooser, name: str, *, struck: bool = True) -> Selection:
+    """See the module's docstring. A child of budget 0 is rejected without a look at its subtree.
+
+    struck: draws are without replacement per parent and source; otherwise they are independent.
+    """
     numbers, draws_at = coin_numbers(graph), numbered_draws(graph)
+
+    def law_of(parent: _Node, index: int) -> Remaining:
+        draw = graph.draws[index]
+        key = (draw.source, draw.law)
+        if key not in parent.left:
+            parent.left[key] = Remaining(graph.laws[draw.law], laws.vocab_size)
+        return parent.left[key]
+
+    def reject(parent: _Node, index: int) -> None:
+        law = law_of(parent, index)
+        _lower(parent, law)
+        if struck:
+            law.remove(int(graph.token_ids[graph.draws[index].row]))
+
     path = [_Node(-1, ANCHOR, 1.0, laws.row(ANCHOR))]
     while True:
         node = path[-1]
         children = draws_at.get(node.row, ())
         if node.budget > 0.0 and node.tested < len(children):
             index = children[node.tested]
-            draw = graph.draws[index]
-            token = graph.token_ids[draw.row : draw.row + 1]
-            if node.remaining is None:
-                node.remaining = Remaining(graph.laws[draw.law], laws.vocab_size)
+            row = graph.draws[index].row
+            token = graph.token_ids[row : row + 1]
             p = node.budget * float(node.law.at(token)[0])
-            ratio = ratio_of(p, node.remaining.probability(int(token[0])), index)
+            ratio = ratio_of(p, law_of(node, index).probability(int(token[0])), index)
             node.tested += 1
             if ratio > 0.0:
-                path.append(_Node(index, draw.row, min(1.0, ratio), laws.row(draw.row)))
+                path.append(_Node(index, row, min(1.0, ratio), laws.row(row)))
             else:
-                _lower(node, int(token[0]))
+                reject(node, index)
             continue
-        draw_source = graph.draws[node.draw].source if node.draw >= 0 else ""
-        if node.row == ANCHOR or chooser.bernoulli(node.budget, Purpose.ACCEPT, draw_source, numbers[node.draw]):
+        source = graph.draws[node.draw].source if node.draw >= 0 else ""
+        if node.row == ANCHOR or chooser.bernoulli(node.budget, Purpose.ACCEPT, source, numbers[node.draw]):
             return close([step.row for step in path[1:]], node.law, chooser, name, tested=node.tested > 0)
         path.pop()
-        _lower(path[-1], int(graph.token_ids[node.row]))
+        reject(path[-1], node.draw)
 
 
 class Traversal:
-    """Tree, set or sequence of draws without replacement from one source."""
+    """Tree, set or sequence of draws without replacement per parent and source."""
 
     capability = VerifierCapability(
         name="traversal",
@@ -94,7 +110,6 @@ class Traversal:
         relations=frozenset({SamplingRelation.WITHOUT_REPLACEMENT}),
         topologies=ROW_TOPOLOGIES,
         needs_law=True,
-        single_source=True,
     )
 
     def select(self, graph: CandidateGraph, laws: TargetLaws, chooser: Chooser, *, prefix_len: int) -> Selection:
