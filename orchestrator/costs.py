@@ -20,11 +20,11 @@ def round_ledger(
     """
     proposal_us, retrieval_us = _gathering(gathered)
     timings = answer.receipt.timings
-    scale = min(1.0, answer.wall_us / timings.total_us) if timings.total_us else 1.0
-    around_us = answer.wall_us - timings.total_us * scale
+    scale = min(1.0, (answer.wall_us - answer.waited_us) / timings.total_us) if timings.total_us else 1.0
+    around_us = answer.wall_us - answer.waited_us - timings.total_us * scale
     wire_us = gathered.wall_us - proposal_us - retrieval_us + (0.0 if answer.recovered else around_us)
     packing = packing_us + timings.pack_us * scale
-    queue, verify = timings.queue_us * scale, timings.target_us * scale
+    queue, verify = timings.queue_us * scale + answer.waited_us, timings.target_us * scale
     selection, state = timings.select_us * scale, timings.commit_us * scale
     known = proposal_us + retrieval_us + packing + wire_us + queue + verify + selection + state
     accepted = answer.receipt.accepted_rows[:kept]

@@ -101,6 +101,9 @@ class Gatherer:
                 busy_us = (time.perf_counter() - started) * 1e6
                 failure = f"{getattr(error, 'code', type(error).__name__)}: {error}"
                 offer = Offer(request.source, source.retrieves, busy_us, failure=failure, error=error)
+            except asyncio.CancelledError:
+                set_offer(span, None, "abandoned")
+                raise
             set_offer(span, offer.proposal, offer.failure)
         return offer
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import Meter
 from opentelemetry.trace import Tracer
 
-from contracts.errors import DraftproofError
 from contracts.ports import ProposerPort, RetrieverPort, Tokenizer, VerifierPort
 from contracts.receipt import FinishReason
 from orchestrator import telemetry_names as names
@@ -57,7 +56,7 @@ class Orchestrator:
         )
         self._peers = Peers(verifier, proposers, retrievers, catalogue)
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[GenerateEvent]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
         """Yields a Chunk per round and at last one Final.
 
         Raises InvalidArgument, FailedPrecondition or ResourceExhausted before the first chunk; DeadlineExceeded where the
@@ -85,7 +84,7 @@ class Orchestrator:
             final = await run.final()
             spans.finished(final)
             yield final
-        except DraftproofError as error:
+        except Exception as error:
             spans.failed(error)
             raise
         finally:

@@ -18,6 +18,7 @@ from contracts.errors import (
     FailedPrecondition,
     Internal,
     NotFound,
+    ResourceExhausted,
     Unavailable,
 )
 from contracts.manifest import Manifest
@@ -36,42 +37,54 @@ class SessionLost(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """A settled Verify call. wall_us: over all attempts; `recovered`: the first one did not answer."""
+    """A settled Verify call. wall_us: over all attempts, waited_us of it for room in a full queue.
+
+    `recovered`: some call was lost on the way.
+    """
 
     receipt: Receipt
     started_ns: int
     wall_us: float
     recovered: bool
+    waited_us: float = 0.0
 
 
-async def pause(settings: OrchestratorSettings, attempt: int) -> None:
+async def pause(settings: OrchestratorSettings, attempt: int, *, at_least_ms: float = 0.0) -> None:
     """Waits before repeating; attempt counts from 0."""
     delays = settings.retry_delays_ms
-    await asyncio.sleep(delays[min(attempt, len(delays) - 1)] / 1000)
+    await asyncio.sleep(max(at_least_ms, delays[min(attempt, len(delays) - 1)]) / 1000)
 
 
 async def verify_surely(port: VerifierPort, request: VerifyRequest, settings: OrchestratorSettings) -> Answer:
     """The round's receipt, whatever happens to replies.
 
-    Raises SessionLost where the session is unknown or its replica stays silent, and the verifier's refusals as they are.
+    A full queue is waited out for `verify_timeout_ms` in all: the session is alive and holds its KV. Raises SessionLost
+    where the session is unknown or its replica stays silent, and the verifier's refusals as they are.
     """
     started_ns, started = now_ns(), time.perf_counter()
-    for attempt in range(settings.verify_attempts):
-        if attempt:
-            await pause(settings, attempt - 1)
-        lost = False
+    losses, waited_us = 0, 0.0
+    while losses < settings.verify_attempts:
+        called = time.perf_counter()
         try:
             async with asyncio.timeout(settings.verify_timeout_ms / 1000):
                 receipt: Receipt | None = await port.verify(request)
         except NotFound as error:
             raise SessionLost(str(error)) from error
+        except ResourceExhausted as busy:
+            if (time.perf_counter() - started) * 1000 > settings.verify_timeout_ms:
+                raise
+            await pause(settings, 0, at_least_ms=busy.retry_after_ms or 0)
+            waited_us += (time.perf_counter() - called) * 1e6
+            continue
         except LOST:
-            lost = True
+            losses += 1
             receipt = await _find_receipt(port, request, settings)
+            if receipt is None and losses < settings.verify_attempts:
+                await pause(settings, losses - 1)
         if receipt is not None:
             _check_receipt(receipt, request)
             wall_us = (time.perf_counter() - started) * 1e6
-            return Answer(receipt, started_ns, wall_us, recovered=lost or attempt > 0)
+            return Answer(receipt, started_ns, wall_us, recovered=losses > 0, waited_us=waited_us)
     raise SessionLost(f"no answer after {settings.verify_attempts} attempts")
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from contracts.capability import bind
 from contracts.graph import CandidateGraph, merge_by_full_prefix
 from contracts.ledger import RoundLedger
-from contracts.manifest import RoundManifest
+from contracts.manifest import RoundManifest, SourcePlan
 from contracts.payload import payload_digest
 from contracts.ports import ProposeRequest, VerifierPort, VerifyRequest
 from contracts.receipt import Receipt
@@ -25,7 +28,7 @@ from orchestrator.text import Taken, TextAssembly
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """A committed round. `session_id`: where it was committed; `taken`: what of the receipt the client may see."""
+    """A committed round. `taken`: what of the receipt the client may see."""
 
     manifest: RoundManifest
     graph: CandidateGraph
@@ -64,9 +67,10 @@ class Round:
         sources = self.gatherer.begin_round(session.sources)
         plan = session.plan(sources)
         manifest = session.round_manifest(plan, sources)
+        prefix = session.frontier.tokens
         gathered = await self.gatherer.gather(
             [
-                (source, self._ask(share.source, share.node_budget, share.max_depth, manifest))
+                (source, self._ask(share, manifest, prefix))
                 for share in plan
                 for source in sources
                 if source.description.name == share.source
@@ -102,15 +106,15 @@ class Round:
         self._annotate(manifest, ledger)
         return RoundOutcome(manifest, graph, receipt, taken, ledger)
 
-    def _ask(self, source: str, budget: int, depth: int, manifest: RoundManifest) -> ProposeRequest:
+    def _ask(self, share: SourcePlan, manifest: RoundManifest, prefix: npt.NDArray[np.int64]) -> ProposeRequest:
         return ProposeRequest(
-            source=source,
+            source=share.source,
             manifest=manifest,
             policy=self.session.admitted.policy,
-            prefix=self.session.frontier.tokens,
-            node_budget=budget,
-            max_depth=depth,
-            options=self.request.options.get(source, {}),
+            prefix=prefix,
+            node_budget=share.node_budget,
+            max_depth=share.max_depth,
+            options=self.request.options.get(share.source, {}),
         )
 
     def _annotate(self, manifest: RoundManifest, ledger: RoundLedger) -> None:

@@ -140,8 +140,8 @@ class Session:
 
     async def close(self) -> None:
         """Gives every peer's state back, as far as they answer in time; leases clear away the rest."""
-        closings = [partial(self._peers.verifier.close_session, session_id) for session_id in self._ids]
-        closings += [proposer.close for proposer in self._proposers]
+        closings: list[Callable[[], Coroutine[Any, Any, None]]] = [proposer.close for proposer in self._proposers]
+        closings += [partial(self._peers.verifier.close_session, session_id) for session_id in self._ids]
         await asyncio.gather(*(self._quietly(close) for close in closings))
 
     async def _quietly(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:

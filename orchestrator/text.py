@@ -23,7 +23,8 @@ class Detokenizer:
 
     The window's first chunk is context: decoders treat a text's first token specially. It only moves past tokens that
     gave text, and only at character boundaries. A trailing run of replacement characters is held back, since further
-    bytes may turn it into a character.
+    bytes may turn it into a character. The tokenizer must decode a longer sequence to the same text and more, apart from
+    such a run (so no clean-up of spaces).
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
