@@ -241,7 +241,7 @@ async def test_the_deadline_ends_the_stream_with_what_is_published():
     verifier = reciter("abcdefgh")
     verifier.before.extend([None, None, wait_for(event)])
     policy = SamplingPolicy(temperature=0.0, max_tokens=40, stop_strings=("bcd",))
-    request = ask(policy=policy, sources=(), deadline_ms=200)
+    request = ask(policy=policy, sources=(), deadline_ms=1_500)
     chunks, final = await collect(orchestrator(verifier).generate(request))
     assert (final.finish, final.usage.completion) == (FinishReason.DEADLINE, 2)
     assert text_of(chunks) == "ab"
