@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from contracts.errors import InvalidArgument, ResourceExhausted
-from retriever import kernel
+from retriever import kernel_match, kernel_table, kernel_trie
 from retriever.segment import MAX_TOKEN_ID, Segment
 from retriever.trie import QueryLimits, Retrieval, miss, trie_rows
 
@@ -24,16 +24,16 @@ class SegmentSet:
 
     def __init__(self, segments: Iterable[Segment]) -> None:
         self.segments = tuple(segments)
-        self._table = np.zeros((len(self.segments), kernel.COLUMNS), np.int64)
+        self._table = np.zeros((len(self.segments), kernel_table.COLUMNS), np.int64)
         for row, segment in zip(self._table, self.segments, strict=True):
-            row[kernel.CODES] = segment.codes.ctypes.data
-            row[kernel.WIDTH] = segment.codes.itemsize
-            row[kernel.LOW] = segment.offsets_low.ctypes.data
-            row[kernel.HIGH] = segment.offsets_high.ctypes.data if segment.offsets_high.size else 0
-            row[kernel.ENTRIES] = segment.tokens
-            row[kernel.ALPHABET] = segment.alphabet.ctypes.data if segment.alphabet.size else 0
-            row[kernel.ALPHABET_SIZE] = segment.alphabet.size
-            row[kernel.MAX_TOKEN] = segment.max_token
+            row[kernel_table.CODES] = segment.codes.ctypes.data
+            row[kernel_table.WIDTH] = segment.codes.itemsize
+            row[kernel_table.LOW] = segment.offsets_low.ctypes.data
+            row[kernel_table.HIGH] = segment.offsets_high.ctypes.data if segment.offsets_high.size else 0
+            row[kernel_table.ENTRIES] = segment.tokens
+            row[kernel_table.ALPHABET] = segment.alphabet.ctypes.data if segment.alphabet.size else 0
+            row[kernel_table.ALPHABET_SIZE] = segment.alphabet.size
+            row[kernel_table.MAX_TOKEN] = segment.max_token
 
     @property
     def tokens(self) -> int:
@@ -51,19 +51,21 @@ class SegmentSet:
         Raises InvalidArgument for ids outside [0, 2^32).
         """
         tokens = context_array(context, limits.max_suffix)
-        length = int(kernel.longest_match(self._table, tokens, limits.max_suffix, limits.min_suffix))
+        length = int(kernel_match.longest_match(self._table, tokens, limits.max_suffix, limits.min_suffix))
         return self._best(tokens, length, limits)
 
     def retrieve_batch(self, contexts: Sequence[Tokens], limits: QueryLimits) -> list[Retrieval]:
         """`retrieve` for each context, in order; all contexts are checked before the first is answered."""
         rows = [context_array(context, limits.max_suffix) for context in contexts]
-        lengths = [int(kernel.longest_match(self._table, row, limits.max_suffix, limits.min_suffix)) for row in rows]
+        lengths = [
+            int(kernel_match.longest_match(self._table, row, limits.max_suffix, limits.min_suffix)) for row in rows
+        ]
         return [self._best(row, length, limits) for row, length in zip(rows, lengths, strict=True)]
 
     def longest(self, context: Tokens, limits: QueryLimits) -> int:
         """Length of the longest continued suffix, 0 where none of at least min_suffix is."""
         tokens = context_array(context, limits.max_suffix)
-        return int(kernel.longest_match(self._table, tokens, limits.max_suffix, limits.min_suffix))
+        return int(kernel_match.longest_match(self._table, tokens, limits.max_suffix, limits.min_suffix))
 
     def best(self, suffix: Tokens, limits: QueryLimits) -> Retrieval:
         """The pruned trie below exactly this suffix (no shorter one); a miss where it is not continued here."""
@@ -83,7 +85,7 @@ class SegmentSet:
         while True:
             rows = np.empty((4, room), np.int64)
             scratch = np.empty((2, room, len(self.segments)), np.int64)
-            number, whole = kernel.all_above(
+            number, whole = kernel_trie.all_above(
                 self._table, low, high, tokens.shape[0], max_continuation, min_count, *rows, *scratch
             )
             if number >= 0:
@@ -101,7 +103,7 @@ class SegmentSet:
         low, high, _ = self._intervals(row, row.shape[0])
         counts = np.zeros(tokens.shape[0], np.int64)
         scratch = np.empty((2, tokens.shape[0], len(self.segments)), np.int64)
-        kernel.count_nodes(
+        kernel_trie.count_nodes(
             self._table, low, high, row.shape[0],
             tokens.astype(np.int64), parents.astype(np.int64), depths.astype(np.int64), counts, *scratch,
         )  # fmt: skip
@@ -109,7 +111,7 @@ class SegmentSet:
 
     def _intervals(self, tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
         low, high = np.empty((2, len(self.segments)), np.int64)
-        found = int(kernel.intervals(self._table, tokens, length, low, high)) if length else 0
+        found = int(kernel_match.intervals(self._table, tokens, length, low, high)) if length else 0
         return low, high, found
 
     def _best(self, tokens: NDArray[np.int64], length: int, limits: QueryLimits) -> Retrieval:
@@ -117,7 +119,7 @@ class SegmentSet:
         if found == 0:
             return miss()
         rows = np.empty((4, limits.node_budget), np.int64)
-        number, truncated = kernel.best_first(
+        number, truncated = kernel_trie.best_first(
             self._table, low, high, length, limits.max_continuation, limits.node_budget, *rows
         )
         taken = (rows[0, :number], rows[1, :number], rows[2, :number], rows[3, :number])

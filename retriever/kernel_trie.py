@@ -1,171 +1,28 @@
-"""The compiled search and walk over suffix arrays of several segments at once. Pure functions; the GIL is released.
+"""The compiled walk: continuation tries below the intervals of a match, over all segments at once.
 
-A segment set reaches the compiled code as a table, int64 [S, COLUMNS], of addresses and sizes, so that one compilation
-serves any number of segments of any width. Whoever passes a table keeps the arrays behind it alive (`query.SegmentSet`
-does). All kernels live in this one file because numba's on-disk cache is keyed by the file of the caller only: a callee
-elsewhere could be changed without the cache noticing.
-
-An *interval* is a half-open range of ranks in one segment's suffix array; a trie node is one interval per segment, and
-its count is the sum of their sizes. Declared orders: see `trie.py`.
+A trie node is one interval per segment, and its count is the sum of their sizes. Declared order: see `trie.py`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg, attr-defined"
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import carray, njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-CODES, WIDTH, LOW, HIGH, ENTRIES, ALPHABET, ALPHABET_SIZE, MAX_TOKEN, COLUMNS = range(9)
+from retriever.kernel_table import ABOVE_ALL, code_at, code_of, compiled, suffix_start, token_of
 
-ABOVE_ALL = np.int64(1 << 62)
 # Intervals up to this many entries are walked child by child; larger ones are first probed about PROBES times.
 SMALL_INTERVAL = 64
 PROBES = 32
 
 
-@intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), build
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _code(table, segment, position):
-    if table[segment, WIDTH] == 2:
-        return np.int64(carray(_pointer(table[segment, CODES]), (1,), np.uint16)[position])
-    return np.int64(carray(_pointer(table[segment, CODES]), (1,), np.uint32)[position])
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _start(table, segment, rank):
-    low = np.int64(carray(_pointer(table[segment, LOW]), (1,), np.uint32)[rank])
-    if table[segment, HIGH] == 0:
-        return low
-    return low | (np.int64(carray(_pointer(table[segment, HIGH]), (1,), np.uint8)[rank]) << 32)
-
-
-@njit(nogil=True, cache=True)
-def _token_of(table, segment, code):
-    if table[segment, ALPHABET] == 0:
-        return code - 1
-    return np.int64(carray(_pointer(table[segment, ALPHABET]), (1,), np.uint32)[code - 1])
-
-
-@njit(nogil=True, cache=True)
-def _code_of(table, segment, token):
-    """The code of a token id, 0 where the segment cannot hold it."""
-    if token > table[segment, MAX_TOKEN]:
-        return np.int64(0)
-    if table[segment, ALPHABET] == 0:
-        return token + 1
-    alphabet = carray(_pointer(table[segment, ALPHABET]), (1,), np.uint32)
-    left, right = np.int64(0), table[segment, ALPHABET_SIZE]
-    while left < right:
-        middle = (left + right) >> 1
-        if np.int64(alphabet[middle]) < token:
-            left = middle + 1
-        else:
-            right = middle
-    if left < table[segment, ALPHABET_SIZE] and np.int64(alphabet[left]) == token:
-        return left + 1
-    return np.int64(0)
-
-
-@njit(nogil=True, cache=True)
-def _bound(table, segment, pattern, begin, bound):
-    """First rank whose suffix is not below pattern[begin:] followed by the code `bound`, and whether it starts with it.
-
-    Manber and Myers' descent (SIAM J. Comput. 1993) without the LCP table: both ends' common prefixes are carried.
-    """
-    length = pattern.shape[0] - begin
-    left, right = np.int64(0), table[segment, ENTRIES]
-    left_common, right_common = 0, 0
-    matches = False
-    while left < right:
-        middle = (left + right) >> 1
-        at = _start(table, segment, middle)
-        k = min(left_common, right_common)
-        code = _code(table, segment, at + k)
-        while k < length and code == pattern[begin + k]:
-            k += 1
-            code = _code(table, segment, at + k)
-        if (code < bound) if k == length else (code < pattern[begin + k]):
-            left, left_common = middle + 1, k
-        else:
-            right, right_common, matches = middle, k, k == length
-    return left, matches
-
-
-@njit(nogil=True, cache=True)
-def _pattern(table, segment, tokens, limit):
-    """Codes of the last tokens, as many as the segment can hold and `limit` allows."""
-    first = tokens.shape[0]
-    stop = max(np.int64(0), tokens.shape[0] - limit)
-    codes = np.empty(tokens.shape[0] - stop, np.int64)
-    while first > stop:
-        code = _code_of(table, segment, tokens[first - 1])
-        if code == 0:
-            break
-        first -= 1
-        codes[first - stop] = code
-    return codes[first - stop :]
-
-
-@njit(nogil=True, cache=True)
-def longest_match(table, tokens, max_suffix, min_suffix):
-    """Length of the longest suffix of tokens (int64 [m]) that some segment continues; 0 below min_suffix.
-
-    "Continues": occurs with at least one further token in its document. A suffix of such a suffix is one too, so the
-    length is found by doubling and bisection.
-    """
-    best = np.int64(min_suffix - 1)
-    for segment in range(table.shape[0]):
-        pattern = _pattern(table, segment, tokens, max_suffix)
-        limit = pattern.shape[0]
-        refuted = limit + 1
-        step = 1
-        while best + 1 < refuted:
-            length = min(best + step, refuted - 1) if step > 0 else (best + refuted) >> 1
-            if _bound(table, segment, pattern, limit - length, 1)[1]:
-                best = length
-                step <<= 1
-            else:
-                refuted = length
-                step = 0
-    return best if best >= min_suffix else np.int64(0)
-
-
-@njit(nogil=True, cache=True)
-def intervals(table, tokens, length, low, high):
-    """Fill low, high (int64 [S]) with the ranks of the last `length` tokens' continued occurrences; their number."""
-    total = np.int64(0)
-    for segment in range(table.shape[0]):
-        low[segment] = 0
-        high[segment] = 0
-        pattern = _pattern(table, segment, tokens, length)
-        if pattern.shape[0] == length:
-            first, matches = _bound(table, segment, pattern, 0, 1)
-            if matches:
-                low[segment] = first
-                high[segment] = _bound(table, segment, pattern, 0, ABOVE_ALL)[0]
-                total += high[segment] - first
-    return total
-
-
-@njit(nogil=True, cache=True)
+@compiled
 def _edge(table, segment, left, right, offset, code):
     """First rank in [left, right) whose code at `offset` is at least `code`, found by doubling from the left."""
     step = np.int64(1)
     while left < right:
         probe = min(left + step - 1, right - 1)
-        if _code(table, segment, _start(table, segment, probe) + offset) < code:
+        if code_at(table, segment, suffix_start(table, segment, probe) + offset) < code:
             left = probe + 1
             step <<= 1
         else:
@@ -173,21 +30,21 @@ def _edge(table, segment, left, right, offset, code):
             break
     while left < right:
         middle = (left + right) >> 1
-        if _code(table, segment, _start(table, segment, middle) + offset) < code:
+        if code_at(table, segment, suffix_start(table, segment, middle) + offset) < code:
             left = middle + 1
         else:
             right = middle
     return left
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _probe(table, segment, rank, high, offset):
     if rank >= high:
         return ABOVE_ALL
-    return _token_of(table, segment, _code(table, segment, _start(table, segment, rank) + offset))
+    return token_of(table, segment, code_at(table, segment, suffix_start(table, segment, rank) + offset))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _visit(table, low, high, offset, threshold, ceiling, limit, ranked, token, count, order, child_low, child_high):
     """Write a node's children with counts in [threshold, ceiling]; returns (number, whether none is below the threshold).
 
@@ -223,7 +80,7 @@ def _visit(table, low, high, offset, threshold, ceiling, limit, ranked, token, c
         for s in range(segments):
             run_low[s] = 0
             run_high[s] = 0
-            code = _code_of(table, s, smallest) if left[s] < high[s] else np.int64(0)
+            code = code_of(table, s, smallest) if left[s] < high[s] else np.int64(0)
             if code == 0:
                 continue
             if current[s] == smallest:
@@ -266,15 +123,15 @@ def _visit(table, low, high, offset, threshold, ceiling, limit, ranked, token, c
     return kept, unseen == 0
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _continues(table, low, high, offset):
     for s in range(table.shape[0]):
-        if low[s] < high[s] and _code(table, s, _start(table, s, high[s] - 1) + offset) != 0:
+        if low[s] < high[s] and code_at(table, s, suffix_start(table, s, high[s] - 1) + offset) != 0:
             return True
     return False
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _place(order, waiting, count, token, depth, parent, new_count, new_token, new_depth, new_parent):
     """Where a newcomer stands among the waiting nodes: (count down, token up, depth up, parent row up)."""
     place = waiting
@@ -294,7 +151,7 @@ def _place(order, waiting, count, token, depth, parent, new_count, new_token, ne
     return place
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def best_first(table, low, high, length, max_depth, budget, tokens, parents, counts, depths):
     """Emit up to `budget` trie nodes below the intervals, best first; returns (number, truncated).
 
@@ -400,7 +257,7 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
     return emitted, truncated
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def all_above(table, low, high, length, max_depth, threshold, tokens, parents, counts, depths, node_low, node_high):
     """Emit every trie node whose count reaches the threshold, breadth first; returns (number, whether all nodes).
 
@@ -427,7 +284,7 @@ def all_above(table, low, high, length, max_depth, threshold, tokens, parents, c
     return emitted, whole
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def count_nodes(table, low, high, length, tokens, parents, depths, counts, node_low, node_high):
     """Fill counts [n] for trie nodes given in topological order; node_low and node_high [n, S] are scratch."""
     for row in range(tokens.shape[0]):
@@ -435,7 +292,7 @@ def count_nodes(table, low, high, length, tokens, parents, depths, counts, node_
         for s in range(table.shape[0]):
             left = low[s] if parent < 0 else node_low[parent, s]
             right = high[s] if parent < 0 else node_high[parent, s]
-            code = _code_of(table, s, tokens[row]) if left < right else np.int64(0)
+            code = code_of(table, s, tokens[row]) if left < right else np.int64(0)
             offset = length + depths[row] - 1
             node_low[row, s] = _edge(table, s, left, right, offset, code) if code else right
             node_high[row, s] = _edge(table, s, node_low[row, s], right, offset, code + 1) if code else right

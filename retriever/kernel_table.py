@@ -1,0 +1,94 @@
+"""How compiled code reads segments, and how it is compiled.
+
+A segment set reaches the kernels as a table, int64 [S, COLUMNS], of addresses and sizes, so that one compilation serves
+any number of segments of any width. Whoever passes a table keeps the arrays behind it alive (`query.SegmentSet` does),
+and only checked segments get into one: nothing here looks at bounds.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg, attr-defined"
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+CODES, WIDTH, LOW, HIGH, ENTRIES, ALPHABET, ALPHABET_SIZE, MAX_TOKEN, COLUMNS = range(9)
+ABOVE_ALL = np.int64(1 << 62)
+
+
+def _kernel_sources() -> str:
+    here = Path(__file__).parent
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("kernel_*.py")))).hexdigest()
+
+
+KERNEL_SOURCES = _kernel_sources()
+
+
+def compiled(function: Any) -> Any:
+    """numba.njit, without the GIL, cached on disk where there is a writable place for that.
+
+    numba's cache looks at the file of the function alone, so a kernel would keep the old code of a callee that changed in
+    another file. The stamp is therefore put to the content of all kernels. (It has no public setter; a test watches it.)
+    """
+    try:
+        dispatcher = njit(nogil=True, cache=True)(function)
+    except RuntimeError:
+        return njit(nogil=True)(function)
+    dispatcher._cache._cache_file._source_stamp = KERNEL_SOURCES
+    return dispatcher
+
+
+@intrinsic
+def _pointer(typing_context: Any, address: Any) -> Any:
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), build
+
+
+@compiled
+def code_at(table, segment, position):
+    if table[segment, WIDTH] == 2:
+        return np.int64(carray(_pointer(table[segment, CODES]), (1,), np.uint16)[position])
+    return np.int64(carray(_pointer(table[segment, CODES]), (1,), np.uint32)[position])
+
+
+@compiled
+def suffix_start(table, segment, rank):
+    low = np.int64(carray(_pointer(table[segment, LOW]), (1,), np.uint32)[rank])
+    if table[segment, HIGH] == 0:
+        return low
+    return low | (np.int64(carray(_pointer(table[segment, HIGH]), (1,), np.uint8)[rank]) << 32)
+
+
+@compiled
+def token_of(table, segment, code):
+    if table[segment, ALPHABET] == 0:
+        return code - 1
+    return np.int64(carray(_pointer(table[segment, ALPHABET]), (1,), np.uint32)[code - 1])
+
+
+@compiled
+def code_of(table, segment, token):
+    """The code of a token id, 0 where the segment cannot hold it."""
+    if token > table[segment, MAX_TOKEN]:
+        return np.int64(0)
+    if table[segment, ALPHABET] == 0:
+        return token + 1
+    alphabet = carray(_pointer(table[segment, ALPHABET]), (1,), np.uint32)
+    left, right = np.int64(0), table[segment, ALPHABET_SIZE]
+    while left < right:
+        middle = (left + right) >> 1
+        if np.int64(alphabet[middle]) < token:
+            left = middle + 1
+        else:
+            right = middle
+    if left < table[segment, ALPHABET_SIZE] and np.int64(alphabet[left]) == token:
+        return left + 1
+    return np.int64(0)
