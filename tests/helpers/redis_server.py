@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,16 +66,21 @@ def running_server(
             ],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
+        assert process.stdout is not None
+        # A full pipe would stop the server, so its later log lines are read too.
+        drain = threading.Thread(target=process.stdout.read, daemon=True)
         try:
             _await_ready(process)
+            drain.start()
             scheme = "rediss" if tls else "redis"
             yield RunningServer(chosen, f"{scheme}://127.0.0.1:{chosen}/0", process)
         finally:
             if process.poll() is None:
                 process.terminate()
                 process.wait(timeout=20)
-            if process.stdout:
-                process.stdout.close()
+            if drain.ident:
+                drain.join()
+            process.stdout.close()
 
 
 def _await_ready(process: subprocess.Popen[str]) -> None:
