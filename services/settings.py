@@ -16,6 +16,8 @@ from contracts.errors import InvalidArgument
 
 PREFIX = "DRAFTPROOF_"
 DEFAULT_MODEL = "smollm2-135m-instruct"
+# Read by scripts/bootstrap.py before there are settings.
+SET_UP_VARIABLES = frozenset({"DRAFTPROOF_TORCH_INDEX", "DRAFTPROOF_ALLOW_CUDA_TORCH"})
 
 
 class ProcessSettings(BaseSettings):
@@ -49,7 +51,9 @@ class VerifierSettings(ModelSettings):
     verifier_port: int = Field(7602, ge=0, le=65535, description="port of the verifier service; 0: any free one")
     dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the target's weights")
     device: str = Field("cpu", description="where the target runs: cpu, cuda, cuda:1")
-    backend: str = Field("", description="implementation of the target's pass, such as cpu-torch; empty: the fastest")
+    backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-torch"] = Field(
+        "", description="implementation of the target's pass; empty: the fastest that runs here"
+    )
     threads: int = Field(0, ge=0, description="threads of a pass; 0: one per core")
     kv_tokens: int = Field(16_384, ge=64, description="tokens of KV that all sessions share")
     max_rows: int = Field(128, ge=1, le=512, description="candidates a round may have")
@@ -85,6 +89,7 @@ class RetrieverSettings(ProcessSettings):
         "",
         description="redis://, rediss:// or unix:// address of the release store; empty: an embedded one (`up` only)",
     )
+    redis_port: int = Field(7605, ge=0, le=65535, description="port of the embedded Redis of `up`; 0: any free one")
     redis_namespace: str = Field("draftproof", description="prefix of every key")
     indexes: str = Field("", description="names of the indexes to serve, separated by commas; empty: all")
     keep_releases: int = Field(3, ge=1, description="releases of an index that stay askable after a swap")
@@ -125,7 +130,7 @@ def load(kind: type[S], **given: object) -> S:
 
     Raises InvalidArgument naming the variable that is unknown or does not hold what its description says.
     """
-    known = {PREFIX + name.upper() for name in AllSettings.model_fields}
+    known = SET_UP_VARIABLES | {PREFIX + name.upper() for name in AllSettings.model_fields}
     for name in sorted(os.environ):
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             raise InvalidArgument(name, f"is no setting; known: {', '.join(sorted(known))}")

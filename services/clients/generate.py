@@ -20,7 +20,7 @@ class GenerateClient:
 
     def __init__(self, endpoint: str) -> None:
         self._channel = open_channel(endpoint)
-        self._stub = generate_pb2_grpc.GenerateServiceAsyncStub(self._channel)
+        self._stub = generate_pb2_grpc.GenerateServiceStub(self._channel)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[GenerateEvent]:
         """Chunks and at last one Final. Raises contracts' errors; ending the iteration early cancels the call."""

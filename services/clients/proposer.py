@@ -28,7 +28,7 @@ class ProposerClient:
     def __init__(self, endpoint: str, timeouts: Timeouts | None = None) -> None:
         self._timeouts = timeouts or Timeouts()
         self._channel = open_channel(endpoint)
-        self._stub = proposer_pb2_grpc.ProposerServiceAsyncStub(self._channel)
+        self._stub = proposer_pb2_grpc.ProposerServiceStub(self._channel)
         self._streams: dict[str, SessionStream[PrefixSender]] = {}
 
     async def describe(self) -> Sequence[SourceDescription]:

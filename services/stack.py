@@ -1,0 +1,96 @@
+"""All services on this machine as one unit: their ports, their environment, the embedded Redis, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.redis_embedded import EmbeddedRedis, free_port
+from services.settings import PREFIX, AllSettings
+from services.supervisor import ChildSpec, Supervisor
+
+SERVICES = ("verifier", "proposer", "retriever", "orchestrator")
+_REDIS_CHECK_S = 1.0
+
+OnEvent = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running stack. endpoints: host:port by service. redis: the embedded server, None where a URL was set."""
+
+    endpoints: Mapping[str, str]
+    redis_url: str
+    redis: EmbeddedRedis | None
+    supervisor: Supervisor
+
+    def pid(self, service: str) -> int | None:
+        """The service's process now; None while it is down."""
+        return next(child.pid for child in self.supervisor.children if child.spec.name == service)
+
+
+def child_environment(settings: AllSettings, ports: Mapping[str, int], redis_url: str) -> dict[str, str]:
+    """The settings as variables, with what this stack decided put in their place."""
+    values = {name: str(value) for name, value in settings.model_dump().items()}
+    values["cache_dir"] = str(settings.cache_dir.resolve())
+    values["redis_url"] = redis_url
+    for service, port in ports.items():
+        values[f"{service}_port"] = str(port)
+        if service != "orchestrator":
+            values[f"{service}_endpoint"] = f"{settings.host}:{port}"
+    return {PREFIX + name.upper(): value for name, value in values.items()}
+
+
+@asynccontextmanager
+async def running_stack(settings: AllSettings, on_event: OnEvent, *, logs: Path | None = None) -> AsyncIterator[Stack]:
+    """Everything healthy inside the block, everything stopped after it.
+
+    logs: directory of one log file a service; None: all on standard error. Raises what a failing start raises.
+    """
+    wanted = {service: int(getattr(settings, f"{service}_port")) for service in SERVICES}
+    ports = {service: port or free_port() for service, port in wanted.items()}
+    redis = None
+    if not settings.redis_url:
+        redis = await asyncio.to_thread(EmbeddedRedis, settings.cache_dir / "redis", settings.redis_port)
+        on_event("redis", f"started as process {redis.pid}")
+    keeper: asyncio.Task[None] | None = None
+    try:
+        redis_url = redis.url if redis else settings.redis_url
+        environment = child_environment(settings, ports, redis_url)
+        specs = [
+            ChildSpec(
+                name=service,
+                command=[sys.executable, "-m", "services.cli", "serve", service, "--follow-stdin"],
+                endpoint=f"{settings.host}:{port}",
+                environment=environment,
+                log=logs / f"{service}.log" if logs else None,
+            )
+            for service, port in ports.items()
+        ]
+        endpoints = {spec.name: spec.endpoint for spec in specs}
+        async with Supervisor(specs, on_event) as supervisor:
+            await supervisor.start()
+            if redis is not None:
+                keeper = asyncio.create_task(_keep(redis, on_event))
+            yield Stack(endpoints, redis_url, redis, supervisor)
+    finally:
+        if keeper is not None:
+            keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeper
+        if redis is not None:
+            await asyncio.to_thread(redis.stop)
+            on_event("redis", "stopped")
+
+
+async def _keep(redis: EmbeddedRedis, on_event: OnEvent) -> None:
+    while True:
+        await asyncio.sleep(_REDIS_CHECK_S)
+        if not redis.alive():
+            on_event("redis", "ended; starts again")
+            await asyncio.to_thread(redis.restart)
