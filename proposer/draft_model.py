@@ -1,15 +1,18 @@
 """A separate draft model as a source (Leviathan et al., ICML 2023; Chen et al., 2023; trees as in SpecInfer).
 
-What an offer *is* must be declared before any request is known, so the kind of offer is a setting and part of the version:
+What an offer *is* must be declared before any request is known, so the relation is a setting and part of the version:
 
-    offer    semantics               relation     who may consume it
-    drawn    normalized_conditional  independent  verifiers with q (rejection, block, SpecInfer), and those that need none
-    ranked   score_only              beam         greedy, membership and coupled verification only
+    relation             semantics               children of a node                        consumed by
+    independent          normalized_conditional  draws from the draft's law                rejection, block, SpecTr ...
+    without_replacement  normalized_conditional  draws from it, each without the earlier   Sequoia, traversal
+    shared_noise         score_only              its tokens best under the target's noise  Gumbel coupling
+    beam                 score_only              its likeliest tokens                      verifiers that need no q
 
-`drawn` draws from the draft's law under the request's own sampling parameters, cut to `support` tokens; at temperature 0
-that law is the point mass on the argmax, so the draws are the greedy chain and q is honestly 1. `ranked` takes the likeliest
-tokens at every temperature, with path log-probabilities (of the edited, untempered and untruncated law) as scores: more of
-them meet the target's sample under membership, but they are no sample of anything, so there is no q.
+Greedy and membership verification, which need no q, consume all four at every temperature. Laws are the draft's under the
+request's own sampling parameters, cut to `support` tokens; at temperature 0 that law is the point mass on the argmax, so a
+chain of draws is the greedy chain and q is honestly 1. `beam` ranks by the edited but untempered and untruncated law: more
+of its tokens meet the target's sample under membership, but they are no sample of anything, so there is no q. Scores are
+path log-probabilities.
 
 Penalties are computed as if the prefix at the session's first round here were the prompt. Where it was not (a restarted
 service), the drafts are a little worse; q is the law they were drawn from all the same.
@@ -21,7 +24,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter_ns
-from typing import Literal
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -32,15 +34,13 @@ from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest
 from contracts.proposal import MAX_NODES, Proposal, ProposalNode, SourceCost, StateHandle
-from contracts.sampling import SamplingPolicy
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from models.backend import Backend
 from models.laws import LawProcessor, TargetLaws
 from proposer.draft_cache import DraftCache
-from proposer.draft_tree import Choose, DraftTree, Drawn, Int64Array, grow, ranked
+from proposer.draft_choice import RELATIONS, WITH_LAW, choice_of
+from proposer.draft_tree import DraftTree, Int64Array, grow
 from proposer.source import KIND, read_options, version_of
-
-Offer = Literal["drawn", "ranked"]
 
 # A session that outgrows this many new tokens gets a larger slot and is prefilled once more; reserving max_tokens outright
 # would let one request that sets no limit take the whole budget.
@@ -49,19 +49,21 @@ _RESERVED_TOKENS = 1024
 
 @dataclass(frozen=True)
 class DraftModelSettings:
-    """offer: see above. widths: children per node at depth 1, 2, ..., the last for all deeper levels; all ones is a chain.
+    """relation: see above. widths: children per node at depth 1, 2, ..., the last for all deeper levels.
 
-    support: tokens of a draft law. max_nodes: the largest offer. Raises InvalidArgument for values out of range.
+    Widths of one everywhere make a chain. support: tokens of a draft law. max_nodes: the largest offer.
+    Raises InvalidArgument for values out of range.
     """
 
-    offer: Offer = "drawn"
+    relation: SamplingRelation = SamplingRelation.INDEPENDENT
     widths: tuple[int, ...] = (1,)
     support: int = 64
     max_nodes: int = 64
 
     def __post_init__(self) -> None:
-        if self.offer not in ("drawn", "ranked"):
-            raise InvalidArgument("draft_model.offer", f"{self.offer!r} is neither 'drawn' nor 'ranked'")
+        if self.relation not in RELATIONS:
+            known = ", ".join(sorted(RELATIONS))
+            raise InvalidArgument("draft_model.relation", f"{self.relation!r} is none of {known}")
         if not self.widths or not all(1 <= width <= MAX_NODES for width in self.widths):
             raise InvalidArgument("draft_model.widths", f"{self.widths} must be widths within [1, {MAX_NODES}]")
         if not 1 <= self.support <= MAX_SUPPORT:
@@ -107,14 +109,14 @@ class DraftModel:
         self._backend = backend
         self._settings = settings or DraftModelSettings()
         self._eos_ids = tuple(eos_ids)
-        drawn = self._settings.offer == "drawn"
+        with_law = self._settings.relation in WITH_LAW
         shape = {**asdict(self._settings), "checkpoint": backend.info.checkpoint_digest, "dtype": backend.info.dtype}
         self._description = SourceDescription(
             name=name,
             kind=KIND,
             version=version_of("draft_model", shape),
-            semantics=ProbabilitySemantics.NORMALIZED_CONDITIONAL if drawn else ProbabilitySemantics.SCORE_ONLY,
-            relation=SamplingRelation.INDEPENDENT if drawn else SamplingRelation.BEAM,
+            semantics=ProbabilitySemantics.NORMALIZED_CONDITIONAL if with_law else ProbabilitySemantics.SCORE_ONLY,
+            relation=self._settings.relation,
             topology=Topology.SEQUENCE if set(self._settings.widths) == {1} else Topology.TREE,
             tokenizer_digest=tokenizer_digest,
             max_nodes=self._settings.max_nodes,
@@ -169,7 +171,9 @@ class DraftModel:
 
     def _draft(self, session: _Drafting, request: ProposeRequest, budget: int, depth: int) -> DraftTree:
         vocab_size = session.manifest.target.vocab_size
-        policy, choose = self._choice(request)
+        settings, policy = self._settings, request.policy
+        if settings.relation == SamplingRelation.BEAM:
+            policy = replace(policy, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
         session.prompt_len = session.prompt_len or len(request.prefix)
         processor = LawProcessor(policy, vocab_size=vocab_size, prompt_len=session.prompt_len, eos_ids=self._eos_ids)
 
@@ -181,18 +185,17 @@ class DraftModel:
             self._cache(session, request, budget),
             request.prefix,
             process,
-            choose,
-            widths=self._settings.widths,
+            choice_of(
+                settings.relation,
+                policy,
+                frontier=len(request.prefix),
+                source=self._description.name,
+                support=settings.support,
+            ),
+            widths=settings.widths,
             node_budget=budget,
             max_depth=depth,
         )
-
-    def _choice(self, request: ProposeRequest) -> tuple[SamplingPolicy, Choose]:
-        policy = request.policy
-        if self._settings.offer == "ranked":
-            return replace(policy, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0), ranked
-        name = self._description.name
-        return policy, Drawn(policy.seed, len(request.prefix), name, self._settings.support)
 
     def _cache(self, session: _Drafting, request: ProposeRequest, budget: int) -> DraftCache:
         """The session's cache, with room for this round and for rounds to come."""

@@ -1,71 +1,32 @@
-"""Growing a draft model's offer level by level: chains and trees of fixed widths, drawn from its laws or ranked by them.
+"""Growing a draft model's offer level by level: a chain or a tree whose shape is planned before anything is drawn.
 
-How many children a node gets is settled by its depth and by what is left of the budget, before any of them is drawn, so
-that trimming never depends on a drawn value (docs/decisions/0004-merging.md). The widths by depth are SpecInfer's
-expansion configuration (Miao et al., ASPLOS 2024, section 3).
+The plan is the complete tree of the given widths, numbered breadth first and cut at the node budget (SpecInfer's expansion
+configuration, Miao et al., ASPLOS 2024, section 3). A node's number names its coin, and how many children it gets follows
+from the plan alone, so no drawn value decides what else is drawn (docs/decisions/0004-merging.md). Two draws of one token
+are one row: only the first is grown, and the place planned below the second stays empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from contracts.draft_law import DraftLaw
-from contracts.randomness import Purpose, bits64_scalar, coin_key
 from contracts.topology import ANCHOR
 from models.laws import TargetLaws
 from proposer.draft_cache import DraftCache
+from proposer.draft_choice import Choose, Siblings
 
 Int64Array = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Children:
-    """Siblings in draw order, duplicates kept: tokens, log-probabilities where ranked, the law where drawn."""
-
-    tokens: Sequence[int]
-    log_probs: Sequence[float] = ()
-    law: DraftLaw | None = None
-
-
-class Choose(Protocol):
-    """Chooses `count` children of the row whose law is `laws.row(row)`; the first of them will be node `first_node`."""
-
-    def __call__(self, laws: TargetLaws, row: int, count: int, first_node: int) -> Children: ...
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Independent draws from the row's law, cut to its `support` likeliest tokens.
-
-    Node i reads the upper 32 bits of the coin (seed, frontier, source, draft, i).
-    """
-
-    seed: int
-    frontier: int
-    source: str
-    support: int
-
-    def __call__(self, laws: TargetLaws, row: int, count: int, first_node: int) -> Children:
-        law = laws.draft_law(row, support=self.support)
-        coins = (coin_key(self.seed, self.frontier, self.source, Purpose.DRAFT, first_node + i) for i in range(count))
-        return Children([law.draw(bits64_scalar(coin) >> 32) for coin in coins], law=law)
-
-
-def ranked(laws: TargetLaws, row: int, count: int, first_node: int) -> Children:
-    """The row's `count` likeliest tokens, best first, ties to the lower id."""
-    ids, probabilities = laws.row(row).top(count)
-    return Children(ids.tolist(), np.log(probabilities).tolist())
-
-
 @dataclass
 class DraftTree:
-    """tokens, parents (nodes, -1: the anchor), depths, path scores (sums of log-probabilities; empty when drawn), laws."""
+    """tokens, parents (nodes, -1: the anchor), depths, path scores (sums of log-probabilities; empty with laws), laws."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -73,55 +34,68 @@ class DraftTree:
     scores: list[float] = field(default_factory=list)
     laws: dict[int, DraftLaw] = field(default_factory=dict)
 
-    def add(self, children: Children, parent: int) -> dict[int, int]:
-        """Appends siblings; returns the first node of each distinct token."""
-        first: dict[int, int] = {}
-        if children.law is not None:
-            self.laws[parent] = children.law
-        before = self.scores[parent] if children.log_probs and parent >= 0 else 0.0
-        self.scores.extend(before + log_prob for log_prob in children.log_probs)
-        for token in children.tokens:
-            first.setdefault(token, len(self.tokens))
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.depths.append(1 if parent < 0 else self.depths[parent] + 1)
-        return first
+    def add(self, siblings: Siblings, parent: int, depth: int) -> None:
+        """Appends the children of `parent`."""
+        if siblings.law is not None:
+            self.laws[parent] = siblings.law
+        before = self.scores[parent] if siblings.log_probs and parent >= 0 else 0.0
+        self.scores.extend(before + log_prob for log_prob in siblings.log_probs)
+        self.tokens.extend(siblings.tokens)
+        self.parents.extend([parent] * len(siblings.tokens))
+        self.depths.extend([depth] * len(siblings.tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row that the draft runs. `place`: its rank within its level of the plan."""
+
+    token: int
+    parent: int
+    node: int
+    place: int
 
 
 class _Rows:
-    """The rows that the draft ran: one per distinct full prefix, where the tree may hold duplicates."""
+    """The rows run so far, one per distinct full prefix, with their logits; row -1 is the anchor."""
 
     def __init__(self, anchor_logits: Tensor, capacity: int) -> None:
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.nodes: list[int] = []
+        self._rows: list[_Row] = []
         self._logits = anchor_logits.new_empty((capacity + 1, anchor_logits.shape[-1]))
         self._logits[0] = anchor_logits
 
-    @property
-    def logits(self) -> Tensor:
-        return self._logits[: len(self.tokens) + 1]
+    def __getitem__(self, row: int) -> _Row:
+        return self._rows[row] if row >= 0 else _Row(token=-1, parent=ANCHOR, node=ANCHOR, place=0)
 
-    def node(self, row: int) -> int:
-        return ANCHOR if row == ANCHOR else self.nodes[row]
+    def tensors(self) -> tuple[Tensor, Int64Array, Int64Array]:
+        """Logits float32 [N + 1, V], tokens and parents int64 [N]."""
+        tokens = np.array([row.token for row in self._rows], dtype=np.int64)
+        parents = np.array([row.parent for row in self._rows], dtype=np.int64)
+        return self._logits[: len(self._rows) + 1], tokens, parents
 
-    def extend(self, fresh: Sequence[tuple[int, int, int]], logits: Tensor) -> range:
-        """Appends (token, parent row, node) with their logits; returns the new rows."""
-        start = len(self.tokens)
-        for token, parent, node in fresh:
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.nodes.append(node)
-        self._logits[start + 1 : len(self.tokens) + 1] = logits
-        return range(start, len(self.tokens))
+    def extend(self, fresh: Sequence[_Row], logits: Tensor) -> range:
+        """Appends rows with their logits; returns their numbers."""
+        start = len(self._rows)
+        self._rows.extend(fresh)
+        self._logits[start + 1 : len(self._rows) + 1] = logits
+        return range(start, len(self._rows))
 
     def leftmost_path(self) -> list[int]:
         """First children all the way down: the path kept in the cache for the next round."""
         path: list[int] = []
-        for row, parent in enumerate(self.parents):
-            if parent == (path[-1] if path else ANCHOR):
-                path.append(row)
+        for number, row in enumerate(self._rows):
+            if row.parent == (path[-1] if path else ANCHOR):
+                path.append(number)
         return path
+
+
+def _levels(widths: Sequence[int], max_depth: int) -> Iterator[tuple[int, int, int]]:
+    """(depth, width, number of the level's first node) of the complete tree."""
+    first, size = 0, 1
+    for depth in range(1, max_depth + 1):
+        width = widths[min(depth, len(widths)) - 1]
+        yield depth, width, first
+        size *= width
+        first += size
 
 
 def grow(
@@ -134,7 +108,7 @@ def grow(
     node_budget: int,
     max_depth: int,
 ) -> DraftTree:
-    """Drafts at most `node_budget` >= 1 nodes, at most `max_depth` >= 1 deep; the last level is never run.
+    """Drafts at most `node_budget` >= 1 nodes, at most `max_depth` >= 1 deep; rows without children are not run.
 
     prefix: int64 [L], L >= 1. process: laws from (logits float32 [N + 1, V], row tokens, row parents), row 0 the anchor's.
     widths: children per node at depth 1, 2, ...; the last one holds for all deeper levels. The cache ends up holding the
@@ -142,20 +116,26 @@ def grow(
     """
     tree = DraftTree()
     rows = _Rows(cache.follow(prefix), node_budget)
-    level = range(ANCHOR, ANCHOR + 1)
-    for depth in range(1, max_depth + 1):
-        laws = process(rows.logits, np.array(rows.tokens, dtype=np.int64), np.array(rows.parents, dtype=np.int64))
-        width = widths[min(depth, len(widths)) - 1]
-        fresh: list[tuple[int, int, int]] = []
-        for row in level:
-            count = min(width, node_budget - len(tree.tokens))
-            if count == 0:
+    fresh: list[_Row] = []
+    for depth, width, first_number in _levels(widths, max_depth):
+        if depth == 1:
+            level = range(ANCHOR, ANCHOR + 1)
+        else:
+            fresh = [row for row in fresh if first_number + row.place * width < node_budget]
+            if not fresh:
                 break
-            first = tree.add(choose(laws, row, count, len(tree.tokens)), rows.node(row))
-            fresh.extend((token, row, node) for token, node in first.items())
-        if depth == max_depth or len(tree.tokens) == node_budget:
-            break
-        tokens, parents = [token for token, _, _ in fresh], [parent for _, parent, _ in fresh]
-        level = rows.extend(fresh, cache.stage(tokens, parents, [depth] * len(fresh)))
+            tokens, parents = [row.token for row in fresh], [row.parent for row in fresh]
+            level = rows.extend(fresh, cache.stage(tokens, parents, [depth - 1] * len(fresh)))
+        laws = process(*rows.tensors())
+        fresh = []
+        for number in level:
+            row = rows[number]
+            first_place = row.place * width
+            count = min(width, node_budget - first_number - first_place)
+            siblings = choose(laws, number, depth=depth, count=count, first_draw=first_number + first_place)
+            for rank, token in enumerate(siblings.tokens):
+                if token not in siblings.tokens[:rank]:
+                    fresh.append(_Row(token, number, len(tree.tokens) + rank, first_place + rank))
+            tree.add(siblings, row.node, depth)
     cache.settle(rows.leftmost_path())
     return tree
