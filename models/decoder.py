@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from models.backend import BackendInfo, Int64Array, KVSlot, PassResult, RowBlock
 from models.config import DecoderConfig
-from models.kv import Slot, SlotPool
+from models.kv import SlotPool
 from models.passes import FINAL_NORM_TAP, Span, ancestry, depths, plan, tap_layers
 from models.weights import DecoderWeights, LayerWeights
 

@@ -49,12 +49,17 @@ def convert_gguf(gguf_path: Path, out_dir: Path, *, origin: str) -> None:
     config.save_pretrained(out_dir)
     GenerationConfig.from_model_config(config).save_pretrained(out_dir)
     tokenizer.save_pretrained(out_dir)
-    save_file({key: tensors[key].to(torch.float32).contiguous() for key in sorted(wanted)},
-              out_dir / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {key: tensors[key].to(torch.float32).contiguous() for key in sorted(wanted)},
+        out_dir / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (out_dir / NOTE_NAME).write_text(
         f"# Where this checkpoint comes from\n\n{origin}\n\nConverted from `{name}` to fp32 safetensors. The weights "
         "are the dequantised values of\nthat file: figures measured with this checkpoint are figures of the quantised "
-        f"model.\n\nTensor kinds in the file: {json.dumps(_tensor_kinds(gguf_path))}\n", encoding="utf-8")
+        f"model.\n\nTensor kinds in the file: {json.dumps(_tensor_kinds(gguf_path))}\n",
+        encoding="utf-8",
+    )
 
 
 def _tensor_kinds(gguf_path: Path) -> dict[str, int]:

@@ -15,7 +15,13 @@ from models.decoder import TorchDecoder
 from models.weights import read_weights
 
 Dtype = Literal["float32", "bfloat16"]
+Implementation = Literal["cpu-llvm", "cpu-torch", "cuda-torch"]
+
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_IMPLEMENTATIONS = {"cpu": ("cpu-llvm", "cpu-torch"), "cuda": ("cuda-torch",)}
+
+# Rows for which the LLVM pass is row-invariant: no number of rows breaks it, so the bound is merely large.
+_ANY_ROWS = 1 << 30
 
 
 def load_backend(
@@ -25,17 +31,25 @@ def load_backend(
     device: str = "cpu",
     kv_budget_tokens: int = 16384,
     threads: int | None = None,
-    implementation: str | None = None,
+    implementation: Implementation | None = None,
     poison: bool = False,
 ) -> Backend:
     """Load the checkpoint in `directory`.
 
-    threads: threads a pass may use; None for one per core. implementation: "cpu-llvm", "cpu-torch", ...; None chooses.
+    dtype: of the weights; "bfloat16" rounds them. The LLVM pass computes in fp32 from either; the torch pass computes in
+        the weights' dtype throughout, as Transformers does.
+    device: a torch device. kv_budget_tokens: KV rows all slots together may reserve.
+    threads: threads of the LLVM pass; None for one per core this process may run on.
+    implementation: None chooses the LLVM pass on a CPU, except for bf16 on one with AMX, which only torch uses.
     poison: overwrite dead KV rows with NaN (for tests).
     Raises InvalidArgument for unsupported options, configurations and weights, DataLoss for unreadable files.
     """
     if dtype not in _DTYPES:
         raise InvalidArgument("dtype", f"{dtype!r} is not supported; known: {', '.join(_DTYPES)}")
+    chosen = implementation or _choose(dtype, device)
+    known = _IMPLEMENTATIONS.get(torch.device(device).type, ())
+    if chosen not in known:
+        raise InvalidArgument("implementation", f"{chosen!r} does not run on {device!r}; known: {', '.join(known)}")
     config = read_config(directory)
     weights = read_weights(directory, config, _DTYPES[dtype])
     info = BackendInfo(
@@ -45,12 +59,22 @@ def load_backend(
         hidden_size=config.hidden_size,
         num_layers=config.num_layers,
         dtype=dtype,
-        backend=f"{device.split(':')[0]}-torch",
+        backend=chosen,
         checkpoint_digest=digest(directory),
-        row_invariant_up_to=0,
+        row_invariant_up_to=_ANY_ROWS if chosen == "cpu-llvm" else 0,
     )
-    if implementation == "cpu-llvm":
+    if chosen == "cpu-llvm":
+        # Compiling takes seconds where nothing is cached: only who computes with it pays.
         from models.cpu.decoder import CpuDecoder
+
         return CpuDecoder(info, config, weights, kv_budget_tokens=kv_budget_tokens, threads=threads, poison=poison)
     weights = weights.map(lambda tensor: tensor.to(device))
     return TorchDecoder(info, config, weights, kv_budget_tokens=kv_budget_tokens, poison=poison)
+
+
+def _choose(dtype: Dtype, device: str) -> Implementation:
+    if torch.device(device).type != "cpu":
+        return "cuda-torch"
+    if dtype == "bfloat16" and torch.cpu._is_amx_tile_supported():
+        return "cpu-torch"
+    return "cpu-llvm"

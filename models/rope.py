@@ -65,17 +65,13 @@ def parse_rope(raw: Mapping[str, Any], head_dim: int, context_length: int) -> Ro
     return RopeSpec(kind, theta, head_dim, params)
 
 
-def _parameters(
-    kind: str, scaling: Mapping[str, Any], raw: Mapping[str, Any], context_length: int
-) -> dict[str, float]:
+def _parameters(kind: str, scaling: Mapping[str, Any], raw: Mapping[str, Any], context_length: int) -> dict[str, float]:
     if kind == "default":
         return {}
     if kind == "linear":
         return {"factor": float(scaling["factor"])}
     original = float(
-        scaling.get("original_max_position_embeddings")
-        or raw.get("original_max_position_embeddings")
-        or context_length
+        scaling.get("original_max_position_embeddings") or raw.get("original_max_position_embeddings") or context_length
     )
     if kind == "llama3":
         return {

@@ -113,7 +113,10 @@ class CpuDecoder:
             sin=self._sin[positions],
             row_block=np.repeat(np.arange(len(spans)), [span.stop - span.start for span in spans]),
             row_index=np.concatenate(
-                [np.arange(end - (span.stop - span.start), end) for span, end in zip(spans, stored.tolist(), strict=True)]
+                [
+                    np.arange(end - (span.stop - span.start), end)
+                    for span, end in zip(spans, stored.tolist(), strict=True)
+                ]
             ),
             lengths=np.array([span.slot.length for span in spans], np.int64),
             stored=stored,
@@ -130,7 +133,9 @@ class CpuDecoder:
                 ],
                 np.int64,
             ),
-            scores=np.empty((threads, group_rows * config.group, panels(int(stored.max()) + PANEL) * PANEL), np.float32),
+            scores=np.empty(
+                (threads, group_rows * config.group, panels(int(stored.max()) + PANEL) * PANEL), np.float32
+            ),
             heads=np.empty((threads, group_rows * config.group, padded + 1), np.float32),
             turned=np.zeros((threads, padded), np.float32),
             gates=np.empty((threads, MAX_TILE_ROWS, 2 * PANEL), np.float32),

@@ -28,7 +28,7 @@ _NUMBA_TYPES = {"void": types.void, "i32": types.int32, "i64": types.int64, "flo
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
     """Compile for nopython use; inside, addresses are int64 and wrong ones crash."""
-    return cast("Callable[P, R]", numba.njit(nogil=True, cache=True, boundscheck=False)(function))
+    return cast("Callable[P, R]", numba.njit(nogil=True, cache=True, boundscheck=False, _nrt=False)(function))
 
 
 def declare(entry: Callable[..., Any]) -> Any:

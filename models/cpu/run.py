@@ -24,11 +24,13 @@ def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
     for layer in range(model.offsets.shape[0]):
         places = model.offsets[layer]
         _norm_rows(model, work, 2 * layer, layer - 1, phase)
-        _multiply_all(work.normed, arena + places[0], model.bf16, hidden, work.qkv, STORE, work.counters, phase + 1, threads)
+        _multiply_all(
+            work.normed, arena + places[0], model.bf16, hidden, work.qkv, STORE, work.counters, phase + 1, threads
+        )
         _prepare_rows(model, work, layer, phase + 2, thread)
         _attend_all(model, work, layer, phase + 3, thread)
         _multiply_all(work.mixed, arena + places[1], model.bf16, width, work.x, ADD, work.counters, phase + 4, threads)
-        _norm_rows(model, work, 2 * layer + 1, -1, phase + 5)
+        _norm_rows(model, work, 2 * layer + 1, np.int64(-1), phase + 5)
         _gate_all(model, work, arena + places[2], phase + 6, thread, threads)
         _multiply_all(
             work.inner, arena + places[3], model.bf16, model.inner, work.x, ADD, work.counters, phase + 7, threads
@@ -121,7 +123,9 @@ def _pick_rows(work, phase):  # type: ignore[no-untyped-def]
     rows = work.wanted.shape[0]
     row = claim(work.counters, phase)
     while row < rows:
-        work.picked[row] = work.normed[work.wanted[row]]
+        source = work.wanted[row]
+        for i in range(work.picked.shape[1]):
+            work.picked[row, i] = work.normed[source, i]
         finish(work.counters, phase)
         row = claim(work.counters, phase)
     wait(work.counters, phase, rows)

@@ -12,7 +12,7 @@ from models.cpu.tile import PANEL
 
 
 class PanelStorage:
-    """keys: float32 [layers * kv_heads, capacity / 16, head_dim, 16]; values: [layers * kv_heads, head_dim / 16, capacity, 16].
+    """keys: float32 [lanes, capacity / 16, head_dim, 16]; values: [lanes, head_dim / 16, capacity, 16]; lanes: layers * kv_heads.
 
     Capacity and head_dim are padded to whole panels.
     """

@@ -67,7 +67,9 @@ def _build_await(builder: ir.IRBuilder, place: Any, target: Any) -> None:
     builder.position_at_end(look)
     if platform.machine() in ("x86_64", "AMD64"):
         pause = "llvm.x86.sse2.pause"
-        builder.call(builder.module.globals.get(pause) or ir.Function(builder.module, ir.FunctionType(VOID, []), pause), [])
+        builder.call(
+            builder.module.globals.get(pause) or ir.Function(builder.module, ir.FunctionType(VOID, []), pause), []
+        )
     more = builder.add(spins, I64(1))
     spins.add_incoming(more, look)
     builder.cbranch(builder.icmp_signed(">", more, I64(_SPINS_BEFORE_YIELD)), rest, head)

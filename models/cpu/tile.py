@@ -26,7 +26,9 @@ _TILE = (I64, I64, I64, I64, I64, I64, I64)
 
 
 @declare
-def tile(_context: Any, rows: Any, packed: Any, mode: Any, a: Any, lda: Any, w: Any, depth: Any, c: Any, ldc: Any) -> Any:
+def tile(
+    _context: Any, rows: Any, packed: Any, mode: Any, a: Any, lda: Any, w: Any, depth: Any, c: Any, ldc: Any
+) -> Any:
     """c[m, :16] (op)= sum over k < depth of a[m, k] * w[k, :16], for m < rows <= 6. All arguments int64.
 
     packed: the panel is bf16. mode: STORE overwrites, ADD adds the sum to what is there, CONTINUE starts the sum from
@@ -61,9 +63,7 @@ def _tile_body(rows: int, bf16: bool) -> Any:
         inputs = []
         for row in range(rows):
             base = builder.inttoptr(builder.add(c, builder.mul(ldc, I64(4 * row))), float_pointer)
-            outputs += [
-                builder.bitcast(builder.gep(base, [I64(half * LANES)]), vector_pointer) for half in (0, 1)
-            ]
+            outputs += [builder.bitcast(builder.gep(base, [I64(half * LANES)]), vector_pointer) for half in (0, 1)]
             inputs.append(builder.inttoptr(builder.add(a, builder.mul(lda, I64(4 * row))), float_pointer))
         zero = ir.Constant(VECTOR, [0.0] * LANES)
         entry = builder.block
@@ -118,9 +118,7 @@ def _load_weights(builder: ir.IRBuilder, w: Any, k: Any, bf16: bool) -> list[Any
     if not bf16:
         base = builder.inttoptr(builder.add(w, builder.shl(k, I64(6))), VECTOR.as_pointer())
         return [builder.load(builder.gep(base, [I64(half)]), align=4) for half in (0, 1)]
-    words = builder.load(
-        builder.inttoptr(builder.add(w, builder.shl(k, I64(5))), INT_VECTOR.as_pointer()), align=4
-    )
+    words = builder.load(builder.inttoptr(builder.add(w, builder.shl(k, I64(5))), INT_VECTOR.as_pointer()), align=4)
     low = builder.shl(words, ir.Constant(INT_VECTOR, [16] * LANES))
     high = builder.and_(words, ir.Constant(INT_VECTOR, [0xFFFF0000] * LANES))
     return [builder.bitcast(half, VECTOR) for half in (low, high)]

@@ -1,0 +1,39 @@
+"""Tiny checkpoints, loaded once; every backend here poisons dead KV rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from models.backend import Backend
+from models.load import Dtype, Implementation, load_backend
+from tests.helpers.tiny_models import tiny_checkpoint
+from tests.unit.models.steps import IMPLEMENTATIONS, Load
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A llama with grouped heads (3 query heads per key-value head) and an odd vocabulary."""
+    return tiny_checkpoint(tmp_path_factory.mktemp("tiny"), hidden=48, heads=6, kv_heads=2, head_dim=16, layers=3)
+
+
+@pytest.fixture(scope="session")
+def load(tiny: Path) -> Load:
+    """load(implementation, dtype): the tiny model, poisoned, one backend per pair."""
+    loaded: dict[tuple[str, str], Backend] = {}
+
+    def get(implementation: Implementation, dtype: Dtype = "float32") -> Backend:
+        key = (implementation, dtype)
+        if key not in loaded:
+            loaded[key] = load_backend(
+                tiny, dtype=dtype, implementation=implementation, kv_budget_tokens=4096, threads=2, poison=True
+            )
+        return loaded[key]
+
+    return get
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def backend(request: pytest.FixtureRequest, load: Load) -> Backend:
+    return load(request.param)
