@@ -1,7 +1,7 @@
 """The verifier in the caller's own process: contracts.ports.VerifierPort over a worker thread.
 
-For `--local` and tests. Beside an event loop a torch thread costs latency (docs/decisions/), so services host the worker
-in a process of its own.
+For `--local` and tests. An event loop beside a torch thread answers late, so services host the worker in a process of its
+own.
 """
 
 from __future__ import annotations

@@ -224,3 +224,15 @@ def test_prompt_dtypes_other_than_int64_are_taken_if_they_hold_integers() -> Non
     floats = OpenSession("f", opening.manifest, opening.policy, opening.prompt.astype(np.float32))  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="integers"):
         rig.engine.open_session(floats)
+
+
+def test_a_reopened_session_penalises_what_an_earlier_replica_published() -> None:
+    def favourites(_: tuple[int, ...]) -> np.ndarray:
+        logits = np.zeros(VOCAB, dtype=np.float32)
+        logits[5], logits[6] = 8.0, 7.0
+        return logits
+
+    policy = replace(GREEDY, presence_penalty=2.0, max_tokens=5)
+    whole = Rig(script=favourites).open((1,), policy).run()
+    assert whole == [5, 6, 5, 5, 5]
+    assert Rig(script=favourites).open((1, *whole[:2]), policy, published=2).run() == whole[2:]

@@ -383,3 +383,23 @@ def test_a_receipt_names_its_round_and_payload() -> None:
     assert receipt.payload_digest == payload_digest(request.manifest, request.graph)
     assert receipt.round_hash == request.manifest.hash
     assert (receipt.session_id, receipt.round_id) == ("s", 0)
+
+
+def test_a_rounds_times_add_up_to_its_wait_whoever_shared_the_pass() -> None:
+    rig = Rig()
+    wide, narrow = rig.open(session_id="wide"), rig.open(session_id="narrow")
+    rig.scripted.during_forward = lambda: rig.clock.advance_ms(8)
+    outcomes = rig.engine.verify_many([wide.request(chain(4, 5)), narrow.request()], queued_us=[1000.0, 2000.0])
+    times = [outcome.timings for outcome in outcomes if not isinstance(outcome, DraftproofError)]
+    assert [round(t.target_us) for t in times] == [6000, 2000]
+    assert [round(t.queue_us) for t in times] == [1000 + 2000, 2000 + 6000]
+    assert [round(t.total_us) for t in times] == [9000, 10000]
+
+
+def test_the_seed_decides_the_sampled_text() -> None:
+    def text(seed: int) -> list[int]:
+        policy = SamplingPolicy(temperature=1.0, seed=seed, max_tokens=12, ignore_eos=True)
+        return Rig(script=hashing(20)).open((1, 2), policy).run()
+
+    assert text(1) == text(1)
+    assert text(1) != text(2)
