@@ -1,12 +1,13 @@
-"""Gumbel noise on the device: the SplitMix64 stream of contracts.randomness in torch int64, and an exact pruned argmax.
+"""Gumbel noise on the device: the SplitMix64 stream of contracts.randomness in torch int64, and an exact pruned Gumbel-max.
 
-`gumbel_argmax` returns what an argmax over all perturbed scores would, without taking two logarithms per token: the
-likeliest few are perturbed first, and their best score bounds from below the noise that any other token would need. That
-bound is an integer threshold on the raw bits, which a handful of tokens pass.
+`gumbel_top` returns what sorting all perturbed scores would, without taking two logarithms per token: the likeliest few
+are perturbed first, and their scores bound from below the noise that any other token would need. That bound is an integer
+threshold on the raw bits, which a handful of tokens pass.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -41,49 +42,63 @@ def bits64_torch(key: int, count: int, device: torch.device) -> Tensor:
     return x.bitwise_xor_((x >> 31).bitwise_and_((1 << 33) - 1))
 
 
-def _best(noisy: npt.NDArray[np.float64], ids: npt.NDArray[np.int64]) -> tuple[float, int]:
-    best = float(noisy.max())
-    return best, int(ids[noisy == best].min())
+class _Scratch(threading.local):
+    """Per-thread numpy buffers: at a vocabulary's size every fresh temporary costs page faults."""
+
+    def __init__(self) -> None:
+        self.steps = np.zeros(0, dtype=np.uint64)
+        self.bits = np.zeros(0, dtype=np.uint64)
+        self.spare = np.zeros(0, dtype=np.uint64)
+
+    def fit(self, count: int) -> None:
+        if len(self.steps) != count:
+            self.steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+            self.bits, self.spare = np.empty_like(self.steps), np.empty_like(self.steps)
 
 
-def gumbel_argmax(
-    scores: Tensor, key: int, to_log: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
-) -> int:
-    """argmax over tokens of to_log(scores) + noise of `key`; ties to the lowest id.
+_scratch = _Scratch()
 
-    scores: float [V] on any device, without NaN or +inf. to_log: increasing map of float64 scores to log weights, applied
-    on the host to a few tokens only; it gives -inf for tokens that cannot be chosen. Only small vectors leave the device.
-    """
-    vocab = scores.shape[0]
-    head = torch.topk(scores, min(HEAD, vocab))
-    ids = head.indices.cpu().numpy()
-    logs = to_log(head.values.double().cpu().numpy())
-    best, token = _best(logs + gumbel(key, ids), ids)
-    if len(ids) == vocab or logs[-1] == -np.inf:
-        return token
-    # A token outside the head has log weight <= logs[-1], so it needs noise >= best - logs[-1], that is a uniform >= floor.
-    floor = np.exp(-np.exp(-(best - logs[-1])))
-    threshold = max(int(floor * (1 - 1e-12) * 2.0**52) - 2, 0)
-    bits = bits64_torch(key, vocab, scores.device)
-    bits = (bits >> 12).bitwise_and_((1 << 52) - 1)
-    hopeful = (bits >= threshold).nonzero().squeeze(1)
-    rest_ids = hopeful.cpu().numpy()
-    rest_logs = to_log(scores[hopeful].double().cpu().numpy())
-    if len(rest_ids):
-        rest, rest_token = _best(rest_logs + gumbel(key, rest_ids), rest_ids)
-        if rest > best or (rest == best and rest_token < token):
-            return rest_token
-    return token
+
+def _at_least(key: int, count: int, threshold: int, device: torch.device) -> npt.NDArray[np.int64]:
+    """Indices below `count` whose 52 random bits are at least `threshold`."""
+    if device.type != "cpu":
+        bits = (bits64_torch(key, count, device) >> 12).bitwise_and_((1 << 52) - 1)
+        return np.asarray((bits >= threshold).nonzero().squeeze(1).cpu().numpy())
+    _scratch.fit(count)
+    bits_host, spare = _scratch.bits, _scratch.spare
+    np.add(_scratch.steps, np.uint64(key), out=bits_host)
+    for shift, multiplier in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        np.right_shift(bits_host, np.uint64(shift), out=spare)
+        np.bitwise_xor(bits_host, spare, out=bits_host)
+        if multiplier != 1:
+            np.multiply(bits_host, np.uint64(multiplier), out=bits_host)
+    return np.flatnonzero(bits_host >= np.uint64(threshold << 12))
 
 
 def gumbel_top(
     scores: Tensor, key: int, count: int, to_log: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 ) -> npt.NDArray[np.int64]:
-    """The `count` tokens with the largest perturbed log weights, best first (Gumbel top-k): int64, fewer if the support is.
+    """The `count` tokens with the largest to_log(scores) + noise of `key`, best first, ties to the lower id: int64.
 
-    Kool, van Hoof and Welling, "Stochastic beams and where to find them", ICML 2019: a sample without replacement.
+    One token is a sample (Gumbel-max), several are a sample without replacement (Kool, van Hoof and Welling, "Stochastic
+    beams and where to find them", ICML 2019). Fewer come back where fewer can be chosen.
+
+    scores: float [V] on any device, without NaN or +inf. to_log: increasing map of float64 scores to log weights, applied
+    on the host to a few tokens only; it gives -inf for tokens that cannot be chosen. Only small vectors leave the device.
     """
-    logs = to_log(scores.double().cpu().numpy())
-    ids = np.flatnonzero(logs > -np.inf)
-    noisy = logs[ids] + gumbel(key, ids)
-    return ids[np.lexsort((ids, -noisy))[:count]].astype(np.int64)
+    vocab = scores.shape[0]
+    head = torch.topk(scores, min(max(HEAD, count), vocab))
+    ids = head.indices.cpu().numpy()
+    logs = to_log(head.values.double().cpu().numpy())
+    noisy = logs + gumbel(key, ids)
+    if len(ids) < vocab and logs[-1] > -np.inf:
+        # A token outside the head has log weight <= logs[-1]; to enter, its noise must lift it to the head's count-th best.
+        needed = np.partition(noisy, len(noisy) - count)[len(noisy) - count] - logs[-1]
+        threshold = max(int(np.exp(-np.exp(-needed)) * (1 - 1e-12) * 2.0**52) - 2, 0)
+        hopeful = _at_least(key, vocab, threshold, scores.device)
+        # The head's own tokens are already in.
+        hopeful = hopeful[~np.isin(hopeful, ids)]
+        more = to_log(scores[torch.from_numpy(hopeful).to(scores.device)].double().cpu().numpy())
+        ids, noisy = np.concatenate([ids, hopeful]), np.concatenate([noisy, more + gumbel(key, hopeful)])
+    order = np.lexsort((ids, -noisy))[:count]
+    return ids[order[noisy[order] > -np.inf]]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from contracts.draft_law import DraftLaw, law_from_probabilities
 from contracts.randomness import Chooser, KeyedChooser, Purpose, gumbel
-from models.law_noise import gumbel_argmax, gumbel_top
+from models.law_noise import gumbel_top
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -203,7 +203,7 @@ class DenseLaw:
         return host_ids[order], host[order]
 
     def noisy_argmax(self, key: int) -> int:
-        return gumbel_argmax(self._scores, key, self._to_log)
+        return int(gumbel_top(self._scores, key, 1, self._to_log)[0])
 
     def noisy_top(self, key: int, count: int) -> Ints:
         return gumbel_top(self._scores, key, count, self._to_log)
