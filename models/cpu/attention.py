@@ -13,166 +13,126 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.cpu.jit import LANES, address, jit, put
+from models.cpu.jit import LANES, get, get_int, jit, put
 from models.cpu.matmul import tile_count
 from models.cpu.tile import CONTINUE, MAX_TILE_ROWS, PANEL, STORE, tile
-from models.cpu.vector import exponentiate, row_max, sum_of_squares
-
-_FLOAT_BYTES = 4
-
-
-@jit
-def prepare_row(model, work, layer, row, scratch):  # type: ignore[no-untyped-def]
-    """Bias, head norm and rotation of one row's heads; queries go to work.query, keys and values to the slot.
-
-    scratch: float32 [padded head_dim], this thread's own.
-    """
-    width, heads, kv_heads = model.head_dim, model.heads, model.kv_heads
-    group = heads // kv_heads
-    line = work.qkv[row]
-    if model.qkv_bias.shape[0] > 0:
-        for i in range(model.qkv_bias.shape[1]):
-            line[i] += model.qkv_bias[layer, i]
-    block, place = work.row_block[row], work.row_index[row]
-    capacity, padded = work.capacities[block], work.query.shape[3]
-    for head in range(kv_heads):
-        for member in range(group):
-            _rotate(model, work, layer, row, line, head * group + member, 0, scratch)
-            for i in range(width):
-                work.query[head, row, member, i] = scratch[i] * model.scale
-        _rotate(model, work, layer, row, line, heads + head, 1, scratch)
-        start = ((layer * kv_heads + head) * capacity + place // PANEL * PANEL) * width + place % PANEL
-        for i in range(width):
-            put(work.keys[block] + (start + i * PANEL) * _FLOAT_BYTES, scratch[i])
-        start = (layer * kv_heads + head) * padded * capacity + place * PANEL
-        value = (heads + kv_heads + head) * width
-        for i in range(width):
-            offset = start + i // PANEL * PANEL * capacity + i % PANEL
-            put(work.values[block] + offset * _FLOAT_BYTES, line[value + i])
-
-
-@jit
-def _rotate(model, work, layer, row, line, head, kind, scratch):  # type: ignore[no-untyped-def]
-    """scratch[:head_dim] = one head, normed (kind 0: as query, 1: as key) and rotated."""
-    width, half = model.head_dim, model.head_dim // 2
-    for i in range(width):
-        scratch[i] = line[head * width + i]
-    if model.head_norms.shape[0] > 0:
-        mean = sum_of_squares(address(scratch, 0), scratch.shape[0]) / np.float32(width)
-        factor = np.float32(1.0) / np.sqrt(mean + model.eps)
-        for i in range(width):
-            scratch[i] = model.head_norms[layer, kind, i] * (scratch[i] * factor)
-    for i in range(half):
-        first, second = scratch[i], scratch[half + i]
-        cos, sin = work.cos[row, i], work.sin[row, i]
-        scratch[i] = first * cos - second * sin
-        scratch[half + i] = second * cos + first * sin
+from models.cpu.vector import exponentiate, row_max
 
 
 @jit
 def attend(model, work, layer, unit, thread):  # type: ignore[no-untyped-def]
     """One unit: the rows of one group with one key-value head, into work.mixed."""
     head, index = unit % model.kv_heads, unit // model.kv_heads
-    first, last = work.groups[index, 0], work.groups[index, 1]
-    group = model.heads // model.kv_heads
-    block = work.row_block[first]
-    length, capacity, padded = work.lengths[block], work.capacities[block], work.query.shape[3]
-    window = model.windows[layer]
+    first, last = get_int(work.groups + 16 * index), get_int(work.groups + 16 * index + 8)
+    group, width, padded = model.heads // model.kv_heads, model.head_dim, model.head_stride
+    block = get_int(work.row_block + 8 * first)
+    length, capacity = get_int(work.lengths + 8 * block), get_int(work.capacities + 8 * block)
+    window = get_int(model.windows + 8 * layer)
     low = np.int64(0)
     if window > 0:
-        nearest = length
+        low = length
         for row in range(first, last):
-            nearest = min(nearest, _window_start(work, row, length, window))
-        low = nearest // PANEL * PANEL
-    scores, out = work.scores[thread], work.heads[thread]
+            low = min(low, _window_start(work, row, length, window))
+        low = low // PANEL * PANEL
+    stride = work.score_stride
+    scores = work.scores + 4 * thread * work.lines * stride
+    out = work.out + 4 * thread * work.lines * padded
     rows = (last - first) * group
-    query = address(work.query, ((head * work.query.shape[1] + first) * group) * padded)
-    before = (layer * model.kv_heads + head) * capacity
-    keys = work.keys[block] + before * model.head_dim * _FLOAT_BYTES
-    values = work.values[block] + before * padded * _FLOAT_BYTES
-    _score(query, rows, model.head_dim, padded, keys, low, work.stored[block], scores)
+    query = work.query + 4 * (head * work.rows + first) * group * padded
+    lane = (layer * model.kv_heads + head) * capacity
+    keys = get_int(work.keys + 8 * block) + 4 * lane * width
+    values = get_int(work.values + 8 * block) + 4 * lane * padded
+    _score(query, rows, width, padded, keys, low, get_int(work.stored + 8 * block), scores, stride)
     for row in range(first, last):
+        start = get_int(work.path_start + 8 * row)
+        depth = get_int(work.path_start + 8 * row + 8) - start
+        blind = max(np.int64(0), _window_start(work, row, length, window) - low) if window > 0 else np.int64(0)
+        line = scores + 4 * (row - first) * group * stride
         for member in range(group):
-            m = (row - first) * group + member
-            out[m, padded] = _softmax(work, row, length, low, window, scores[m])
-    _mix_prefix(scores, rows, values, low, length, capacity, padded, out)
+            total = _softmax(line + 4 * member * stride, length - low, work.paths + 8 * start, depth, blind)
+            # Behind the scores, where nothing of this row is read any more.
+            put(line + 4 * (member * stride + stride - 1), total)
+    _mix_prefix(scores, stride, rows, values + 4 * low * PANEL, length - low, capacity, padded, out)
     for row in range(first, last):
-        line = (row - first) * group
-        _mix_path(work, row, scores, line, group, values, length - low, length, capacity, padded, out)
+        start = get_int(work.path_start + 8 * row)
+        depth = get_int(work.path_start + 8 * row + 8) - start
+        line = scores + 4 * (row - first) * group * stride
+        mixed = out + 4 * (row - first) * group * padded
+        path = work.paths + 8 * start
+        weights = line + 4 * (length - low)
+        _mix_path(weights, stride, group, path, depth, values + 4 * length * PANEL, capacity, padded, mixed)
+        target = work.mixed + 4 * (row * model.mixed_stride + head * group * width)
         for member in range(group):
-            total = out[line + member, padded]
-            target = (head * group + member) * model.head_dim
-            for i in range(model.head_dim):
-                work.mixed[row, target + i] = out[line + member, i] / total
+            _divide(
+                mixed + 4 * member * padded, width, get(line + 4 * (member * stride + stride - 1)), target + 4 * member * width
+            )
 
 
 @jit
 def _window_start(work, row, length, window):  # type: ignore[no-untyped-def]
     """First position a row sees."""
-    position = length + work.path_start[row + 1] - work.path_start[row] - 1
-    return max(np.int64(0), position - window + 1)
+    depth = get_int(work.path_start + 8 * row + 8) - get_int(work.path_start + 8 * row)
+    return max(np.int64(0), length + depth - window)
 
 
 @jit
-def _score(query, rows, width, padded, keys, low, stored, scores):  # type: ignore[no-untyped-def]
+def _score(query, rows, width, padded, keys, low, stored, scores, stride):  # type: ignore[no-untyped-def]
     """scores[m, t - low] = query m times key t, for all stored rows; columns of rows nobody wrote are never read."""
-    stride = scores.shape[1]
     tiles = tile_count(rows)
     for panel in range(low // PANEL, (stored + PANEL - 1) // PANEL):
         for index in range(tiles):
             m = rows * index // tiles
             count = rows * (index + 1) // tiles - m
-            source = query + m * padded * _FLOAT_BYTES
-            target = address(scores, m * stride + panel * PANEL - low)
-            tile(count, 0, STORE, source, padded, keys + panel * PANEL * width * _FLOAT_BYTES, width, target, stride)
+            target = scores + 4 * (m * stride + panel * PANEL - low)
+            source = keys + 4 * panel * PANEL * width
+            tile(count, 0, STORE, query + 4 * m * padded, padded, source, width, target, stride)
 
 
 @jit
-def _softmax(work, row, length, low, window, line):  # type: ignore[no-untyped-def]
-    """Order one row's scores by its own context and exponentiate them; returns their sum."""
-    start, stop = work.path_start[row], work.path_start[row + 1]
-    count = length - low
-    for i in range(stop - start):
+def _softmax(line, prefix, path, depth, blind):  # type: ignore[no-untyped-def]
+    """Order one row's scores by its own context and exponentiate them; returns their sum. blind: scores out of window."""
+    for i in range(depth):
         # A path ascends, so a score is read before its place is overwritten.
-        line[count + i] = line[count + work.paths[start + i]]
-    if window > 0:
-        for i in range(_window_start(work, row, length, window) - low):
-            line[i] = -np.inf
-    count += stop - start
+        put(line + 4 * (prefix + i), get(line + 4 * (prefix + get_int(path + 8 * i))))
+    for i in range(blind):
+        put(line + 4 * i, np.float32(-np.inf))
+    count = prefix + depth
     whole = (count + LANES - 1) // LANES * LANES
     for i in range(count, whole):
-        line[i] = -np.inf
-    peak = row_max(address(line, 0), whole)
-    return exponentiate(address(line, 0), whole, peak)
+        put(line + 4 * i, np.float32(-np.inf))
+    return exponentiate(line, whole, row_max(line, whole))
 
 
 @jit
-def _mix_prefix(scores, rows, values, low, length, capacity, padded, out):  # type: ignore[no-untyped-def]
+def _mix_prefix(scores, stride, rows, values, count, capacity, padded, out):  # type: ignore[no-untyped-def]
     tiles = tile_count(rows)
     for first in range(0, padded, PANEL):
         for index in range(tiles):
             m = rows * index // tiles
-            count = rows * (index + 1) // tiles - m
-            weights = address(scores, m * scores.shape[1])
-            source = values + (first * capacity + low * PANEL) * _FLOAT_BYTES
-            target = address(out, m * out.shape[1] + first)
-            tile(count, 0, STORE, weights, scores.shape[1], source, length - low, target, out.shape[1])
+            lines = rows * (index + 1) // tiles - m
+            source, target = values + 4 * first * capacity, out + 4 * (m * padded + first)
+            tile(lines, 0, STORE, scores + 4 * m * stride, stride, source, count, target, padded)
 
 
 @jit
-def _mix_path(work, row, scores, line, group, values, place, length, capacity, padded, out):  # type: ignore[no-untyped-def]
+def _mix_path(weights, stride, group, path, depth, values, capacity, padded, out):  # type: ignore[no-untyped-def]
     """Go on summing over the row's path, run by run of rows that lie side by side."""
-    start, stop = work.path_start[row], work.path_start[row + 1]
-    at = start
-    while at < stop:
-        run = at + 1
-        while run < stop and work.paths[run] == work.paths[run - 1] + 1:
+    at = 0
+    while at < depth:
+        start = get_int(path + 8 * at)
+        run = 1
+        while at + run < depth and get_int(path + 8 * (at + run)) == start + run:
             run += 1
         for first in range(0, padded, PANEL):
-            source = values + (first * capacity + (length + work.paths[at]) * PANEL) * _FLOAT_BYTES
+            source = values + 4 * (first * capacity + start * PANEL)
             for m in range(0, group, MAX_TILE_ROWS):
-                count = min(MAX_TILE_ROWS, group - m)
-                weights = address(scores, (line + m) * scores.shape[1] + place + at - start)
-                target = address(out, (line + m) * out.shape[1] + first)
-                tile(count, 0, CONTINUE, weights, scores.shape[1], source, run - at, target, out.shape[1])
-        at = run
+                lines = min(MAX_TILE_ROWS, group - m)
+                shares, target = weights + 4 * (m * stride + at), out + 4 * (m * padded + first)
+                tile(lines, 0, CONTINUE, shares, stride, source, run, target, padded)
+        at += run
+
+
+@jit
+def _divide(source, count, divisor, target):  # type: ignore[no-untyped-def]
+    for i in range(count):
+        put(target + 4 * i, get(source + 4 * i) / divisor)

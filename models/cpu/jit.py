@@ -28,7 +28,12 @@ _NUMBA_TYPES = {"void": types.void, "i32": types.int32, "i64": types.int64, "flo
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
     """Compile for nopython use; inside, addresses are int64 and wrong ones crash."""
-    return cast("Callable[P, R]", numba.njit(nogil=True, cache=True, boundscheck=False, _nrt=False)(function))
+    try:
+        compiled = numba.njit(nogil=True, cache=True, boundscheck=False)(function)
+    except RuntimeError:
+        # No folder numba may cache in (read-only image): compile at each start.
+        compiled = numba.njit(nogil=True, boundscheck=False)(function)
+    return cast("Callable[P, R]", compiled)
 
 
 def declare(entry: Callable[..., Any]) -> Any:
@@ -69,21 +74,29 @@ def vector_intrinsic(module: ir.Module, name: str, arity: int) -> ir.Function:
 
 
 @declare
-def address(_context: Any, array: Any, offset: Any) -> Any:
-    """Address (int64) of element `offset` of a contiguous array."""
+def get(_context: Any, place: Any) -> Any:
+    """The float32 at an address."""
+    return link("dp_get", F32, (I64,), _build_get)
 
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        view = context.make_array(signature.args[0])(context, builder, values[0])
-        step = builder.mul(values[1], I64(context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype))))
-        return builder.add(builder.ptrtoint(view.data, I64), step)
 
-    return types.int64(array, types.int64), codegen
+@declare
+def get_int(_context: Any, place: Any) -> Any:
+    """The int64 at an address."""
+    return link("dp_get_int", I64, (I64,), _build_get_int)
 
 
 @declare
 def put(_context: Any, place: Any, value: Any) -> Any:
     """Store a float32 at an address."""
     return link("dp_put", VOID, (I64, F32), _build_put)
+
+
+def _build_get(builder: ir.IRBuilder, place: Any) -> None:
+    builder.ret(builder.load(builder.inttoptr(place, F32.as_pointer()), align=4))
+
+
+def _build_get_int(builder: ir.IRBuilder, place: Any) -> None:
+    builder.ret(builder.load(builder.inttoptr(place, I64.as_pointer()), align=8))
 
 
 def _build_put(builder: ir.IRBuilder, place: Any, value: Any) -> None:

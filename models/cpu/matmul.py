@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from models.cpu.jit import address, jit
+from models.cpu.jit import jit
+from models.cpu.sync import claim, finish, wait
 from models.cpu.tile import MAX_TILE_ROWS, PANEL, STORE, tile
 from models.cpu.vector import gate
 
 _UNITS_PER_THREAD = 6
-
-
-@jit
-def unit_panels(panels, threads):  # type: ignore[no-untyped-def]
-    """Panels of one unit: small enough that threads finish together, large enough that claiming costs nothing."""
-    return max(1, panels // (threads * _UNITS_PER_THREAD))
 
 
 @jit
@@ -22,39 +17,50 @@ def tile_count(rows):  # type: ignore[no-untyped-def]
 
 
 @jit
-def multiply(a, w, bf16, depth, c, mode, first, last):  # type: ignore[no-untyped-def]
-    """Panels [first, last) of c (op)= a @ w. a, c: float32 [rows, stride]; w: address of panel 0; depth <= a's stride."""
-    rows = a.shape[0]
-    lda, ldc = a.shape[1], c.shape[1]
+def multiply(rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase, threads):  # type: ignore[no-untyped-def]
+    """One thread's share of c (op)= a @ w. a, c: addresses of [rows, lda] and [rows, ldc]; w: of its first panel."""
+    panels = ldc // PANEL if rows > 0 else 0
+    step = max(1, panels // (threads * _UNITS_PER_THREAD))
+    units = (panels + step - 1) // step
     panel_bytes = depth * PANEL * (2 if bf16 else 4)
     tiles = tile_count(rows)
-    for panel in range(first, last):
-        for index in range(tiles):
-            row = rows * index // tiles
-            count = rows * (index + 1) // tiles - row
-            source, target = address(a, row * lda), address(c, row * ldc + panel * PANEL)
-            tile(count, bf16, mode, source, lda, w + panel * panel_bytes, depth, target, ldc)
+    unit = claim(counters, phase)
+    while unit < units:
+        for panel in range(unit * step, min(panels, (unit + 1) * step)):
+            for index in range(tiles):
+                row = rows * index // tiles
+                count = rows * (index + 1) // tiles - row
+                target = c + 4 * (row * ldc + panel * PANEL)
+                tile(count, bf16, mode, a + 4 * row * lda, lda, w + panel * panel_bytes, depth, target, ldc)
+        finish(counters, phases, phase)
+        unit = claim(counters, phase)
+    wait(counters, phases, phase, units)
 
 
 @jit
-def multiply_gated(a, w, bf16, depth, c, scratch, first, last):  # type: ignore[no-untyped-def]
-    """Panels [first, last) of c = silu(a @ gate) * (a @ up), where w alternates panels of gate and up.
+def multiply_gated(rows, a, lda, w, bf16, depth, c, ldc, scratch, counters, phases, phase, threads):  # type: ignore[no-untyped-def]
+    """One thread's share of c = silu(a @ gate) * (a @ up), where w alternates panels of gate and up.
 
-    scratch: float32 [6, 32], this thread's own.
+    scratch: address of float32 [6, 32], this thread's own.
     """
-    rows = a.shape[0]
-    lda, ldc = a.shape[1], c.shape[1]
+    panels = ldc // PANEL
+    step = max(1, panels // (threads * _UNITS_PER_THREAD))
+    units = (panels + step - 1) // step
     panel_bytes = depth * PANEL * (2 if bf16 else 4)
     tiles = tile_count(rows)
-    both = 2 * PANEL
-    for panel in range(first, last):
-        gate_panel = w + 2 * panel * panel_bytes
-        for index in range(tiles):
-            row = rows * index // tiles
-            count = rows * (index + 1) // tiles - row
-            source = address(a, row * lda)
-            tile(count, bf16, STORE, source, lda, gate_panel, depth, address(scratch, 0), both)
-            tile(count, bf16, STORE, source, lda, gate_panel + panel_bytes, depth, address(scratch, PANEL), both)
-            for m in range(count):
-                target = address(c, (row + m) * ldc + panel * PANEL)
-                gate(address(scratch, m * both), address(scratch, m * both + PANEL), target)
+    both, up = 2 * PANEL, scratch + 4 * PANEL
+    unit = claim(counters, phase)
+    while unit < units:
+        for panel in range(unit * step, min(panels, (unit + 1) * step)):
+            gate_panel = w + 2 * panel * panel_bytes
+            for index in range(tiles):
+                row = rows * index // tiles
+                count = rows * (index + 1) // tiles - row
+                source = a + 4 * row * lda
+                tile(count, bf16, STORE, source, lda, gate_panel, depth, scratch, both)
+                tile(count, bf16, STORE, source, lda, gate_panel + panel_bytes, depth, up, both)
+                for m in range(count):
+                    gate(scratch + 4 * m * both, up + 4 * m * both, c + 4 * ((row + m) * ldc + panel * PANEL))
+        finish(counters, phases, phase)
+        unit = claim(counters, phase)
+    wait(counters, phases, phase, units)

@@ -1,65 +1,80 @@
-"""What the compiled pass reads and writes: one record for the model, one for a pass. numba takes both apart unchanged."""
+"""What the compiled pass reads and writes: one record for the model, one for a pass.
+
+Numbers only. Buffers are addresses (int64) and row strides (in floats): numba carries an array as seven values through
+every call and counts references to it, which makes compiling take half a minute. Whoever fills a record keeps the arrays
+alive until the last thread has left the pass. All buffers hold float32 unless said otherwise.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 
 
 class Model(NamedTuple):
-    """Constant over the backend's life. Absent optional tensors have no layers."""
+    """Constant over the backend's life. An address of 0 stands for an absent optional tensor."""
 
-    arena: npt.NDArray[np.uint8]  # packed matrices, see models.cpu.packing
-    offsets: Ints  # [layers, 4]
-    head: int  # byte offset
+    arena: int  # packed matrices, see models.cpu.packing
+    offsets: int  # int64 [layers, 4], bytes into the arena: qkv, out, gate_up, down
+    head: int  # bytes into the arena
     bf16: int  # 1 when the arena holds bf16
-    norms: Floats  # [2 * layers + 1, padded hidden]; attention, MLP, ..., final
-    qkv_bias: Floats  # [layers or 0, qkv outputs]
-    out_bias: Floats  # [layers or 0, hidden]
-    head_norms: Floats  # [layers or 0, 2, head_dim]; query, key
-    windows: Ints  # [layers]; 0 for none
+    norms: int  # [2 * layers + 1, padded hidden]; attention, MLP, ..., final
+    qkv_bias: int  # [layers, qkv]
+    out_bias: int  # [layers, padded hidden]
+    head_norms: int  # [layers, 2, head_dim]; query, key
+    windows: int  # int64 [layers]; 0 for none
+    layers: int
     hidden: int
+    hidden_stride: int  # padded to whole panels, as all strides are
     inner: int
+    inner_stride: int
+    qkv: int
+    qkv_stride: int
+    mixed_stride: int
+    vocab_stride: int
     heads: int
     kv_heads: int
     head_dim: int
+    head_stride: int
     eps: np.float32
     scale: np.float32  # of the attention scores
 
 
 class Work(NamedTuple):
-    """One pass over `rows` rows in `blocks` blocks. Row strides are padded to whole panels, the padding stays zero."""
+    """One pass over `rows` rows. Padding of x and normed stays zero."""
 
-    x: Floats  # [rows, padded hidden], in: embeddings; out: last layer
-    normed: Floats  # [rows, padded hidden], out: final norm
-    qkv: Floats  # [rows, padded qkv outputs]
-    query: Floats  # [kv_heads, rows, group, padded head_dim], rotated and scaled
-    mixed: Floats  # [rows, padded heads * head_dim]
-    inner: Floats  # [rows, padded inner]
-    cos: Floats  # [rows, head_dim / 2]
-    sin: Floats  # [rows, head_dim / 2]
-    row_block: Ints  # [rows]
-    row_index: Ints  # [rows], row of the slot's storage that takes this row's keys and values
-    lengths: Ints  # [blocks], committed rows
-    stored: Ints  # [blocks], committed and staged rows, this pass's included
-    keys: Ints  # [blocks], address of float32 [layers, kv_heads, capacity / 16, head_dim, 16]
-    values: Ints  # [blocks], address of float32 [layers, kv_heads, padded head_dim / 16, capacity, 16]
-    capacities: Ints  # [blocks], multiples of 16
-    path_start: Ints  # [rows + 1], into paths
-    paths: Ints  # storage rows, less the block's length, of each row's staged ancestors and itself, root first
-    groups: Ints  # [row groups, 2], first and last + 1 row; rows of one block that attend together
-    scores: Floats  # [threads, rows of a group * query heads per kv head, padded longest context]
-    heads: Floats  # [threads, rows of a group * query heads per kv head, padded head_dim + 1]; last: softmax sum
-    turned: Floats  # [threads, padded head_dim], zeroed
-    gates: Floats  # [threads, 6, 32]
-    tap_layers: Ints  # [taps]
-    taps: Floats  # [taps, rows, hidden]
-    wanted: Ints  # [wanted rows]
-    picked: Floats  # [wanted rows, padded hidden]
-    logits: Floats  # [wanted rows, padded vocabulary]
-    counters: Ints  # [2, phases, 16], zeroed; see models.cpu.sync
+    rows: int
+    x: int  # [rows, hidden]; in: embeddings; out: last layer
+    normed: int  # [rows, hidden]; out: final norm
+    qkv: int  # [rows, qkv]
+    query: int  # [kv_heads, rows, group, head_dim], rotated and scaled
+    mixed: int  # [rows, heads * head_dim]
+    inner: int  # [rows, inner]
+    cos: int  # [rows, head_dim / 2], unpadded
+    sin: int  # [rows, head_dim / 2], unpadded
+    row_block: int  # int64 [rows]
+    row_index: int  # int64 [rows], row of the slot's storage that takes this row's keys and values
+    lengths: int  # int64 [blocks], committed rows
+    stored: int  # int64 [blocks], committed and staged rows, this pass's included
+    keys: int  # int64 [blocks], address of [layers, kv_heads, capacity / 16, head_dim, 16], head_dim unpadded
+    values: int  # int64 [blocks], address of [layers, kv_heads, head_dim / 16, capacity, 16]
+    capacities: int  # int64 [blocks], multiples of 16
+    path_start: int  # int64 [rows + 1], into paths
+    paths: int  # int64; staged indices of each row's staged ancestors and of itself, root first
+    groups: int  # int64 [group_count, 2], first and last + 1 row; rows of one block that attend together
+    group_count: int
+    scores: int  # [threads, lines, score_stride]
+    score_stride: int
+    lines: int  # rows of a group * query heads per kv head
+    out: int  # [threads, lines, head_stride]
+    gates: int  # [threads, 6, 32]
+    tap_count: int
+    tap_layers: int  # int64 [tap_count]
+    taps: int  # [tap_count, rows, hidden]
+    wanted_count: int
+    wanted: int  # int64 [wanted_count]
+    picked: int  # [wanted_count, hidden]
+    logits: int  # [wanted_count, vocabulary]
+    counters: int  # int64 [2, phases, 16], zeroed; see models.cpu.sync
+    phases: int

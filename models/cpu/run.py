@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.cpu.attention import attend, prepare_row
-from models.cpu.jit import address, jit
-from models.cpu.matmul import multiply, multiply_gated, unit_panels
+from models.cpu.attention import attend
+from models.cpu.heads import prepare_row
+from models.cpu.jit import get, get_int, jit, put
+from models.cpu.matmul import multiply, multiply_gated
 from models.cpu.sync import claim, finish, wait
-from models.cpu.tile import ADD, PANEL, STORE
+from models.cpu.tile import ADD, MAX_TILE_ROWS, PANEL, STORE
 from models.cpu.vector import sum_of_squares
 
 PHASES_PER_LAYER = 8
@@ -17,115 +18,92 @@ PHASES_AT_END = 3
 
 @jit
 def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
-    """One thread's part of the pass; the pass is complete when any thread returns."""
-    hidden, width = model.hidden, model.heads * model.head_dim
-    arena = address(model.arena, 0)
-    phase = 0
-    for layer in range(model.offsets.shape[0]):
-        places = model.offsets[layer]
-        _norm_rows(model, work, 2 * layer, layer - 1, phase)
-        _multiply_all(
-            work.normed, arena + places[0], model.bf16, hidden, work.qkv, STORE, work.counters, phase + 1, threads
-        )
-        _prepare_rows(model, work, layer, phase + 2, thread)
-        _attend_all(model, work, layer, phase + 3, thread)
-        _multiply_all(work.mixed, arena + places[1], model.bf16, width, work.x, ADD, work.counters, phase + 4, threads)
-        _norm_rows(model, work, 2 * layer + 1, np.int64(-1), phase + 5)
-        _gate_all(model, work, arena + places[2], phase + 6, thread, threads)
-        _multiply_all(
-            work.inner, arena + places[3], model.bf16, model.inner, work.x, ADD, work.counters, phase + 7, threads
-        )
-        phase += PHASES_PER_LAYER
-    layers = model.offsets.shape[0]
-    _norm_rows(model, work, 2 * layers, layers - 1, phase)
-    _pick_rows(work, phase + 1)
-    _multiply_all(
-        work.picked, arena + model.head, model.bf16, hidden, work.logits, STORE, work.counters, phase + 2, threads
-    )
+    """One thread's part of the pass; the pass is complete when any thread returns. See models.cpu.records."""
+    rows, counters, phases = work.rows, work.counters, work.phases
+    hidden, width, bf16 = model.hidden_stride, model.heads * model.head_dim, model.bf16
+    scratch = work.gates + 4 * thread * MAX_TILE_ROWS * 2 * PANEL
+    # Each product appears once below: whatever is inlined here twice is compiled twice.
+    for step in range(4 * model.layers + 1):
+        layer, part = step // 4, step % 4
+        phase = layer * PHASES_PER_LAYER + 2 * part
+        count, a, lda, depth, c, ldc, mode = rows, work.normed, hidden, model.hidden, work.qkv, model.qkv_stride, STORE
+        if step == 4 * model.layers:
+            place = model.head
+            count, a, c, ldc = work.wanted_count, work.picked, work.logits, model.vocab_stride
+        else:
+            place = get_int(model.offsets + 8 * step)
+        if part == 1:
+            a, lda, depth, c, ldc, mode = work.mixed, model.mixed_stride, width, work.x, hidden, ADD
+        elif part == 3:
+            a, lda, depth, c, ldc, mode = work.inner, model.inner_stride, model.inner, work.x, hidden, ADD
+        w = model.arena + place
+        if part % 2 == 0:
+            _norm_rows(model, work, step // 2, layer - 1 if part == 0 else -1, phase)
+        elif part == 1:
+            _attend_all(model, work, layer, phase, thread)
+        if step == 4 * model.layers:
+            phase += 1
+            _pick_rows(work, hidden, phase)
+        if part == 2:
+            inner = model.inner_stride
+            multiply_gated(rows, a, lda, w, bf16, depth, work.inner, inner, scratch, counters, phases, phase + 1, threads)
+        else:
+            multiply(count, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase + 1, threads)
+        if part == 0 and step < 4 * model.layers:
+            _prepare_rows(model, work, layer, phase + 6)
 
 
 @jit
 def _norm_rows(model, work, norm, tapped, phase):  # type: ignore[no-untyped-def]
     """RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467), a row a unit; taps layer `tapped` where asked to."""
-    x, weight = work.x, model.norms[norm]
-    rows = x.shape[0]
+    stride = model.hidden_stride
+    weight = model.norms + 4 * norm * stride
     row = claim(work.counters, phase)
-    while row < rows:
-        mean = sum_of_squares(address(x, row * x.shape[1]), x.shape[1]) / np.float32(model.hidden)
-        factor = np.float32(1.0) / np.sqrt(mean + model.eps)
-        for i in range(model.hidden):
-            work.normed[row, i] = weight[i] * (x[row, i] * factor)
-        for tap in range(work.tap_layers.shape[0]):
-            if work.tap_layers[tap] == tapped:
-                for i in range(model.hidden):
-                    work.taps[tap, row, i] = x[row, i]
-        finish(work.counters, phase)
+    while row < work.rows:
+        x, out = work.x + 4 * row * stride, work.normed + 4 * row * stride
+        factor = np.float32(1.0) / np.sqrt(sum_of_squares(x, stride) / np.float32(model.hidden) + model.eps)
+        for i in range(stride):
+            put(out + 4 * i, get(weight + 4 * i) * (get(x + 4 * i) * factor))
+        for tap in range(work.tap_count):
+            if get_int(work.tap_layers + 8 * tap) == tapped:
+                _copy(x, work.taps + 4 * (tap * work.rows + row) * stride, stride)
+        finish(work.counters, work.phases, phase)
         row = claim(work.counters, phase)
-    wait(work.counters, phase, rows)
+    wait(work.counters, work.phases, phase, work.rows)
 
 
 @jit
-def _multiply_all(a, w, bf16, depth, c, mode, counters, phase, threads):  # type: ignore[no-untyped-def]
-    panels = c.shape[1] // PANEL if a.shape[0] > 0 else 0
-    step = unit_panels(panels, threads)
-    units = (panels + step - 1) // step
-    unit = claim(counters, phase)
-    while unit < units:
-        multiply(a, w, bf16, depth, c, mode, unit * step, min(panels, (unit + 1) * step))
-        finish(counters, phase)
-        unit = claim(counters, phase)
-    wait(counters, phase, units)
-
-
-@jit
-def _gate_all(model, work, w, phase, thread, threads):  # type: ignore[no-untyped-def]
-    panels = work.inner.shape[1] // PANEL
-    step = unit_panels(panels, threads)
-    units = (panels + step - 1) // step
-    scratch = work.gates[thread]
-    unit = claim(work.counters, phase)
-    while unit < units:
-        last = min(panels, (unit + 1) * step)
-        multiply_gated(work.normed, w, model.bf16, model.hidden, work.inner, scratch, unit * step, last)
-        finish(work.counters, phase)
-        unit = claim(work.counters, phase)
-    wait(work.counters, phase, units)
-
-
-@jit
-def _prepare_rows(model, work, layer, phase, thread):  # type: ignore[no-untyped-def]
-    rows = work.x.shape[0]
+def _prepare_rows(model, work, layer, phase):  # type: ignore[no-untyped-def]
     row = claim(work.counters, phase)
-    while row < rows:
-        prepare_row(model, work, layer, row, work.turned[thread])
-        if model.out_bias.shape[0] > 0:
-            # Here, because nobody else touches the residual stream between the two norms' phases.
-            for i in range(model.hidden):
-                work.x[row, i] += model.out_bias[layer, i]
-        finish(work.counters, phase)
+    while row < work.rows:
+        prepare_row(model, work, layer, row)
+        finish(work.counters, work.phases, phase)
         row = claim(work.counters, phase)
-    wait(work.counters, phase, rows)
+    wait(work.counters, work.phases, phase, work.rows)
 
 
 @jit
 def _attend_all(model, work, layer, phase, thread):  # type: ignore[no-untyped-def]
-    units = work.groups.shape[0] * model.kv_heads
+    units = work.group_count * model.kv_heads
     unit = claim(work.counters, phase)
     while unit < units:
         attend(model, work, layer, unit, thread)
-        finish(work.counters, phase)
+        finish(work.counters, work.phases, phase)
         unit = claim(work.counters, phase)
-    wait(work.counters, phase, units)
+    wait(work.counters, work.phases, phase, units)
 
 
 @jit
-def _pick_rows(work, phase):  # type: ignore[no-untyped-def]
-    rows = work.wanted.shape[0]
+def _pick_rows(work, stride, phase):  # type: ignore[no-untyped-def]
     row = claim(work.counters, phase)
-    while row < rows:
-        source = work.wanted[row]
-        for i in range(work.picked.shape[1]):
-            work.picked[row, i] = work.normed[source, i]
-        finish(work.counters, phase)
+    while row < work.wanted_count:
+        _copy(work.normed + 4 * get_int(work.wanted + 8 * row) * stride, work.picked + 4 * row * stride, stride)
+        finish(work.counters, work.phases, phase)
         row = claim(work.counters, phase)
-    wait(work.counters, phase, rows)
+    wait(work.counters, work.phases, phase, work.wanted_count)
+
+
+@jit
+def _copy(source, target, count):  # type: ignore[no-untyped-def]
+    for i in range(count):
+        put(target + 4 * i, get(source + 4 * i))

@@ -11,7 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from models.cpu.jit import I32, I64, VOID, address, declare, jit, link
+from models.cpu.jit import I32, I64, VOID, declare, jit, link
 
 # One counter a cache line pair, so that threads do not fight over lines they do not share.
 COUNTER_STRIDE = 16
@@ -30,20 +30,20 @@ def _await(_context: Any, place: Any, target: Any) -> Any:
 
 @jit
 def claim(counters, phase):  # type: ignore[no-untyped-def]
-    """Number of the next unclaimed unit of a phase. counters: zeroed int64 [2, phases, 16], shared by all threads."""
-    return _fetch_add(address(counters, phase * COUNTER_STRIDE))
+    """Number of the next unclaimed unit of a phase. counters: address of zeroed int64 [2, phases, 16], shared by all."""
+    return _fetch_add(counters + 8 * phase * COUNTER_STRIDE)
 
 
 @jit
-def finish(counters, phase):  # type: ignore[no-untyped-def]
+def finish(counters, phases, phase):  # type: ignore[no-untyped-def]
     """Count one unit as done; what it wrote is visible to whoever waits for the phase."""
-    _fetch_add(address(counters, (counters.shape[1] + phase) * COUNTER_STRIDE))
+    _fetch_add(counters + 8 * (phases + phase) * COUNTER_STRIDE)
 
 
 @jit
-def wait(counters, phase, units):  # type: ignore[no-untyped-def]
+def wait(counters, phases, phase, units):  # type: ignore[no-untyped-def]
     """Return when `units` units of the phase are done."""
-    _await(address(counters, (counters.shape[1] + phase) * COUNTER_STRIDE), units)
+    _await(counters + 8 * (phases + phase) * COUNTER_STRIDE, units)
 
 
 def _build_fetch_add(builder: ir.IRBuilder, place: Any) -> None:

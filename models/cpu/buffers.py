@@ -1,0 +1,183 @@
+"""Filling the records of a pass: arrays allocated, kept alive and turned into addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from models.backend import Int64Array
+from models.config import DecoderConfig
+from models.cpu.packing import pack, panels
+from models.cpu.records import Model, Work
+from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER
+from models.cpu.storage import PanelStorage
+from models.cpu.sync import COUNTER_STRIDE
+from models.cpu.tile import MAX_TILE_ROWS, PANEL
+from models.passes import Span
+from models.weights import DecoderWeights
+
+Floats = npt.NDArray[np.float32]
+
+# Query rows that share a sweep over the keys: two full tiles keep a group's scores within the first-level cache.
+_QUERIES_PER_GROUP = 2 * MAX_TILE_ROWS
+
+
+class ModelBuffers:
+    """The constant record and the arrays behind it."""
+
+    def __init__(self, config: DecoderConfig, weights: DecoderWeights) -> None:
+        packed = pack(weights, config)
+        hidden_stride = _stride(config.hidden_size)
+        layers = weights.layers
+        norms = [norm for layer in layers for norm in (layer.attention_norm, layer.mlp_norm)]
+        keep = _Keep()
+        qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        self.record = Model(
+            arena=keep(packed.arena),
+            offsets=keep(packed.offsets),
+            head=packed.head,
+            bf16=int(weights.embedding.dtype == torch.bfloat16),
+            norms=keep(_stack([*norms, weights.final_norm], hidden_stride)),
+            qkv_bias=keep(_stack([layer.qkv_bias for layer in layers], qkv)),
+            out_bias=keep(_stack([layer.out_bias for layer in layers], hidden_stride)),
+            head_norms=keep(_stack([norm for layer in layers for norm in (layer.q_norm, layer.k_norm)], config.head_dim)),
+            windows=keep(np.array([window or 0 for window in config.windows], np.int64)),
+            layers=config.num_layers,
+            hidden=config.hidden_size,
+            hidden_stride=hidden_stride,
+            inner=config.intermediate_size,
+            inner_stride=_stride(config.intermediate_size),
+            qkv=qkv,
+            qkv_stride=_stride(qkv),
+            mixed_stride=_stride(config.num_heads * config.head_dim),
+            vocab_stride=_stride(config.vocab_size),
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            head_stride=_stride(config.head_dim),
+            eps=np.float32(config.rms_eps),
+            scale=np.float32(config.head_dim**-0.5),
+        )
+        self.arrays = keep.arrays
+
+
+class WorkBuffers:
+    """One pass's record and the arrays behind it. x: float32 [rows, padded hidden], the rows' embeddings."""
+
+    def __init__(
+        self,
+        model: Model,
+        spans: Sequence[Span[PanelStorage]],
+        x: Floats,
+        cos: Floats,
+        sin: Floats,
+        tap_layers: Sequence[int],
+        threads: int,
+    ) -> None:
+        rows, hidden = x.shape
+        group = model.heads // model.kv_heads
+        group_rows = max(1, _QUERIES_PER_GROUP // group)
+        lines = group_rows * group
+        stored = [span.slot.length + len(span.parents) for span in spans]
+        score_stride = _stride(max(stored) + 1)
+        starts, paths = _paths(spans)
+        wanted = np.concatenate([span.start + span.wanted for span in spans]).astype(np.int64)
+        groups = [
+            (first, min(first + group_rows, span.stop))
+            for span in spans
+            for first in range(span.start, span.stop, group_rows)
+        ]
+        places = [np.arange(end - (span.stop - span.start), end) for span, end in zip(spans, stored, strict=True)]
+        storages = [span.slot.storage for span in spans if span.slot.storage is not None]
+        self.normed = np.zeros_like(x)
+        self.taps = np.empty((len(tap_layers), rows, hidden), np.float32)
+        self.logits = np.empty((len(wanted), model.vocab_stride), np.float32)
+        phases = PHASES_PER_LAYER * model.layers + PHASES_AT_END
+        keep = _Keep()
+        self.record = Work(
+            rows=rows,
+            x=keep(x),
+            normed=keep(self.normed),
+            qkv=keep(_floats(rows, model.qkv_stride)),
+            query=keep(_floats(rows, model.heads, model.head_stride)),
+            mixed=keep(_floats(rows, model.mixed_stride)),
+            inner=keep(_floats(rows, model.inner_stride)),
+            cos=keep(cos),
+            sin=keep(sin),
+            row_block=keep(np.repeat(np.arange(len(spans)), [span.stop - span.start for span in spans])),
+            row_index=keep(np.concatenate(places)),
+            lengths=keep(np.array([span.slot.length for span in spans], np.int64)),
+            stored=keep(np.array(stored, np.int64)),
+            keys=keep(np.array([keep(storage.keys) for storage in storages], np.int64)),
+            values=keep(np.array([keep(storage.values) for storage in storages], np.int64)),
+            capacities=keep(np.array([storage.capacity for storage in storages], np.int64)),
+            path_start=keep(starts),
+            paths=keep(paths),
+            groups=keep(np.array(groups, np.int64)),
+            group_count=len(groups),
+            scores=keep(_floats(threads, lines, score_stride)),
+            score_stride=score_stride,
+            lines=lines,
+            out=keep(_floats(threads, lines, model.head_stride)),
+            gates=keep(_floats(threads, MAX_TILE_ROWS, 2 * PANEL)),
+            tap_count=len(tap_layers),
+            tap_layers=keep(np.array(tap_layers, np.int64)),
+            taps=keep(self.taps),
+            wanted_count=len(wanted),
+            wanted=keep(wanted),
+            picked=keep(_floats(len(wanted), hidden)),
+            logits=keep(self.logits),
+            counters=keep(np.zeros((2, phases, COUNTER_STRIDE), np.int64)),
+            phases=phases,
+        )
+        self.arrays = keep.arrays
+
+
+class _Keep:
+    """Addresses of arrays, which it keeps alive; an absent or empty one has address 0."""
+
+    def __init__(self) -> None:
+        self.arrays: list[npt.NDArray[Any]] = []
+
+    def __call__(self, array: npt.NDArray[Any] | None) -> int:
+        if array is None or not array.size:
+            return 0
+        assert array.flags.c_contiguous
+        self.arrays.append(array)
+        return array.ctypes.data
+
+
+def _stride(width: int) -> int:
+    return panels(width) * PANEL
+
+
+def _floats(*shape: int) -> Floats:
+    return np.empty(shape, np.float32)
+
+
+def _stack(tensors: Sequence[Tensor | None], stride: int) -> Floats | None:
+    """Vectors as rows of one zero-padded array; None where the model has none."""
+    present = [tensor.float().numpy() for tensor in tensors if tensor is not None]
+    if not present:
+        return None
+    rows = np.zeros((len(present), stride), np.float32)
+    rows[:, : len(present[0])] = present
+    return rows
+
+
+def _paths(spans: Sequence[Span[PanelStorage]]) -> tuple[Int64Array, Int64Array]:
+    """Start of each row's path, int64 [rows + 1], and all paths: staged ancestors and the row itself, root first."""
+    paths: list[Int64Array] = []
+    for span in spans:
+        known: list[Int64Array] = []
+        for row, parent in enumerate(span.parents.tolist()):
+            own = np.array([row], np.int64)
+            known.append(np.concatenate([known[parent], own]) if parent >= 0 else own)
+        paths += known[span.staged_before :]
+    ends = np.cumsum([len(path) for path in paths])
+    return np.concatenate([[0], ends]).astype(np.int64), np.concatenate(paths)
