@@ -132,6 +132,11 @@ class Rig:
         settings: dict[str, Any] = {"max_rows": 32, "kv_tokens": self.scripted.kv_tokens, "clock": self.clock}
         self.engine = Engine(self.backend, "t" * 64, "scripted", (EOS,), **(settings | options))
 
+    @property
+    def committed(self) -> list[int]:
+        """What the first session's KV holds."""
+        return self.scripted.slots[0].committed
+
     def manifest(self, policy: SamplingPolicy, **changes: Any) -> Manifest:
         return replace(
             Manifest(
