@@ -1,0 +1,127 @@
+"""A real server that is full, read-only, forbidding, or gone: typed errors, and the old release served."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import redis
+
+from contracts.errors import FailedPrecondition, PermissionDenied, ResourceExhausted, Unavailable
+from retriever.library import Library
+from retriever.publish import activate, publish
+from retriever.redis_store import RedisStore
+from retriever.trie import QueryLimits
+from tests.helpers.redis_server import free_port, running_server
+from tests.unit.retriever.corpora import TRACE, put_up, release_and_bytes
+
+
+def test_a_full_server_refuses_and_the_old_release_is_served(tmp_path: Path) -> None:
+    with running_server() as server:
+        store = RedisStore(server.url)
+        library = Library(store, tmp_path)
+        old = put_up(store, "py", [TRACE])
+        library.poll()
+        with redis.Redis(port=server.port) as admin:
+            admin.config_set("maxmemory", "3mb")
+        release, sources = release_and_bytes([np.arange(1_000_000) % 40_000])
+        with pytest.raises(ResourceExhausted, match=r"redis\.maxmemory"):
+            publish(store, release, sources)
+        library.poll()
+        assert library.acquire("py", old).segments.retrieve([4, 5, 6], QueryLimits()).match_count == 2
+        store.close()
+
+
+def test_a_read_only_replica_refuses_writes_and_serves_reads(tmp_path: Path) -> None:
+    with running_server() as server:
+        store = RedisStore(server.url)
+        put_up(store, "py", [TRACE])
+        with redis.Redis(port=server.port) as admin:
+            admin.config_set("replica-serve-stale-data", "yes")
+            admin.replicaof("127.0.0.1", free_port())
+        release, sources = release_and_bytes([[1, 2]])
+        with pytest.raises(FailedPrecondition, match=r"redis\.role"):
+            publish(store, release, sources)
+        with pytest.raises(FailedPrecondition, match=r"redis\.role"):
+            store.put_chunk("s", 0, b"x")
+        library = Library(store, tmp_path)
+        library.poll()
+        assert library.current("py").segments.tokens == len(TRACE)
+        store.close()
+
+
+def test_access_rules_refuse_by_name() -> None:
+    with running_server() as server:
+        with redis.Redis(port=server.port) as admin:
+            admin.acl_setuser("reader", enabled=True, passwords=["+pw"], keys=["draftproof:*"], categories=["+@read"])
+            admin.acl_setuser("writer", enabled=True, passwords=["+pw"], keys=["other:*"], categories=["+@all"])
+        release, sources = release_and_bytes([TRACE])
+        for user in ("reader", "writer"):
+            store = RedisStore(server.url, username=user, password="pw")
+            with pytest.raises(PermissionDenied, match=r"redis\.acl"):
+                publish(store, release, sources)
+            with pytest.raises(PermissionDenied, match=r"redis\.acl"):
+                store.put_chunk("s", 0, b"x")
+            store.close()
+        stranger = RedisStore(server.url, username="reader", password="wrong")
+        with pytest.raises(PermissionDenied, match=r"redis\.acl"):
+            stranger.aliases()
+        stranger.close()
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    store = RedisStore(f"redis://127.0.0.1:{free_port()}/0", timeout_s=1, retries=0)
+    for call in (store.aliases, store.event_cursor, lambda: store.get_chunk("s", 0), lambda: store.events("0-0", 1)):
+        with pytest.raises(Unavailable, match="redis"):
+            call()
+    store.close()
+
+
+def test_a_server_that_dies_leaves_the_retriever_serving_and_its_return_is_noticed(tmp_path: Path) -> None:
+    swapped = threading.Semaphore(0)
+    port = free_port()
+    with running_server(port=port) as server:
+        store = RedisStore(server.url, timeout_s=2, retries=0)
+        library = Library(store, tmp_path, on_swap=lambda index, release: swapped.release())
+        library.start(wait_ms=50, reconnect_s=0.02)
+        try:
+            old = put_up(store, "py", [TRACE])
+            assert swapped.acquire(timeout=30)
+            server.stop()
+            library.poll()
+            assert not library.status().store_connected
+            assert library.acquire("py", old).segments.retrieve([4, 5, 6], QueryLimits()).match_count == 2
+            with running_server(port=port):
+                new = put_up(store, "py", [[0, 1]])
+                assert swapped.acquire(timeout=30)
+                assert library.current("py").release_id == new
+        finally:
+            library.stop()
+            store.close()
+
+
+def test_a_lost_reply_does_not_move_an_alias_twice() -> None:
+    with running_server() as server:
+        store = RedisStore(server.url)
+        release, sources = release_and_bytes([TRACE])
+        publish(store, release, sources)
+        cursor = store.event_cursor()
+        assert activate(store, "py", release.release_id, 0) == activate(store, "py", release.release_id, 0)
+        assert len(store.events(cursor, 100)[1]) == 1
+        store.close()
+
+
+def test_a_corrupt_chunk_in_the_server_is_found(tmp_path: Path) -> None:
+    with running_server() as server:
+        store = RedisStore(server.url)
+        library = Library(store, tmp_path)
+        release, sources = release_and_bytes([TRACE])
+        publish(store, release, sources)
+        with redis.Redis(port=server.port) as admin:
+            admin.hset(f"draftproof:chunks:{release.segments[0].digest}", "0", b"garbage")
+        activate(store, "py", release.release_id)
+        library.poll()
+        assert "fails its sha256" in library.status().indexes["py"].error
+        store.close()
