@@ -1,0 +1,217 @@
+"""Live indexes: who may write and read, generations, replay, compaction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument, PermissionDenied, Unavailable
+from retriever.compaction import compact
+from retriever.library import Library
+from retriever.live import LiveLibrary, LivePolicy
+from retriever.live_index import LiveIndex
+from retriever.live_store import LiveEntry, decode_entry, encode_floor, encode_output
+from retriever.memory_store import MemoryStore
+from retriever.retriever import Retriever
+from retriever.trie import QueryLimits
+from tests.unit.retriever.corpora import TRACE, put_up
+
+LIMITS = QueryLimits(max_suffix=8, max_continuation=4)
+
+
+def policy(*tenants: str, shared: bool = False, max_entries: int = 100, keep: int = 50) -> dict[str, LivePolicy]:
+    return {"py": LivePolicy(frozenset(tenants), 49_152, shared, max_entries, 8, keep)}
+
+
+def followers(live: LiveLibrary, tenant: str, generation: int) -> list[int] | None:
+    """The tokens that the generation has seen after token 1."""
+    segments = live.segments("py", tenant, generation)
+    if segments is None:
+        return None
+    return sorted(d[1] for s in segments for d in (x.tolist() for x in s.token_documents()) if d[0] == 1)
+
+
+def test_what_one_replica_published_another_drafts_from(tmp_path: Path) -> None:
+    store = MemoryStore()
+    release_id = put_up(store, "py", [TRACE])
+    library = Library(store, tmp_path)
+    library.poll()
+    writer, reader = LiveLibrary(store, policy("a")), LiveLibrary(store, policy("a"))
+    generation = writer.publish("py", "a", "round-1", [4, 5, 6, 77])
+    reader.poll()
+    retriever = Retriever(library, reader)
+    assert retriever.advertised("py", "a") == (release_id, generation)
+    answer = retriever.retrieve("py", release_id, [[4, 5, 6]], LIMITS, tenant="a", live_generation=generation)[0]
+    assert answer.retrieval.match_count == 3
+    without = retriever.retrieve("py", release_id, [[4, 5, 6]], LIMITS, tenant="a")[0]
+    assert without.retrieval.match_count == 2
+
+
+def test_a_generation_that_is_gone_is_a_miss_that_says_so(tmp_path: Path) -> None:
+    store = MemoryStore()
+    release_id = put_up(store, "py", [TRACE])
+    library = Library(store, tmp_path)
+    library.poll()
+    live = LiveLibrary(store, policy("a", keep=2))
+    generations = [live.publish("py", "a", f"{n}", [1, n]) for n in range(4)]
+    live.poll()
+    retriever = Retriever(library, live)
+    for generation, gone in zip((*generations, generations[-1] + 1), (True, True, False, False, True), strict=True):
+        (answer,) = retriever.retrieve("py", release_id, [[4, 5, 6]], LIMITS, tenant="a", live_generation=generation)
+        assert (answer.live_gone, answer.retrieval.miss) == (gone, gone)
+    (answer,) = Retriever(library).retrieve("py", release_id, [[4]], LIMITS, live_generation=5)
+    assert answer.live_gone
+
+
+def test_nothing_is_recorded_or_read_without_a_policy() -> None:
+    live = LiveLibrary(MemoryStore(), policy("a"))
+    for index, tenant in (("py", "b"), ("docs", "a")):
+        with pytest.raises(PermissionDenied, match="live"):
+            live.publish(index, tenant, "x", [1])
+        with pytest.raises(PermissionDenied, match="live"):
+            live.segments(index, tenant, 3)
+        assert live.generation(index, tenant) == 0
+
+
+def test_tenants_see_their_own_outputs_only_unless_the_policy_shares_them() -> None:
+    for shared in (False, True):
+        live = LiveLibrary(MemoryStore(), policy("a", "b", shared=shared))
+        live.publish("py", "a", "x", [1, 10])
+        live.publish("py", "b", "y", [1, 20])
+        live.poll()
+        assert followers(live, "a", live.generation("py", "a")) == ([10, 20] if shared else [10])
+        assert followers(live, "b", live.generation("py", "b")) == ([10, 20] if shared else [20])
+
+
+@pytest.mark.parametrize("tokens", [[], [[1]], [49_152], [-1], [1] * 9, [0.5]])
+def test_outputs_outside_the_policy_are_refused(tokens: list[float]) -> None:
+    with pytest.raises(InvalidArgument, match="tokens"):
+        LiveLibrary(MemoryStore(), policy("a")).publish("py", "a", "x", tokens)
+
+
+def test_a_repeated_publication_counts_once() -> None:
+    live = LiveLibrary(MemoryStore(), policy("a"))
+    assert live.publish("py", "a", "x", [1, 2]) == live.publish("py", "a", "x", [1, 2])
+    live.poll()
+    assert followers(live, "a", live.generation("py", "a")) == [2]
+
+
+@pytest.mark.parametrize("max_entries", [1, 3, 8, 100])
+def test_a_generation_is_the_same_set_whoever_replays_it_and_whenever(max_entries: int) -> None:
+    store = MemoryStore()
+    rules = policy("a", max_entries=max_entries, keep=40)
+    steady, late = LiveLibrary(store, rules), LiveLibrary(store, rules)
+    generations = []
+    for n in range(30):
+        generations.append(steady.publish("py", "a", f"{n}", [1, n]))
+        steady.poll()
+        assert followers(steady, "a", generations[-1]) == list(range(max(0, n - max_entries + 1), n + 1))
+        if n == 17:
+            late.poll()
+    late.poll()
+    fresh = LiveLibrary(store, rules)
+    fresh.poll()
+    for n, generation in enumerate(generations):
+        expected = list(range(max(0, n - max_entries + 1), n + 1))
+        assert followers(steady, "a", generation) == expected
+        for other in (late, fresh):
+            assert followers(other, "a", generation) in (expected, None)
+    assert followers(fresh, "a", generations[-1]) == followers(late, "a", generations[-1])
+
+
+def test_a_store_that_lost_its_streams_reuses_no_generation() -> None:
+    now = [1_000]
+    store = MemoryStore(lambda: now[0])
+    live = LiveLibrary(store, policy("a"))
+    before = [live.publish("py", "a", f"{n}", [1, n]) for n in range(5)]
+    live.poll()
+    store._live.clear()
+    store._live_newest.clear()
+    now[0] += 60_000
+    after = live.publish("py", "a", "0", [1, 99])
+    assert after > before[-1]
+    live.poll()
+    assert followers(live, "a", after) == [99]
+    assert followers(live, "a", before[-1]) is None
+
+
+def test_a_store_failure_is_reported_and_what_is_known_stays() -> None:
+    class Broken(MemoryStore):
+        def read_live(self, scope: str, after: int, limit: int) -> tuple[LiveEntry, ...]:
+            if self.aliases():
+                raise Unavailable("store", "gone")
+            return super().read_live(scope, after, limit)
+
+    store = Broken()
+    live = LiveLibrary(store, policy("a"))
+    live.publish("py", "a", "x", [1, 2])
+    live.poll()
+    put_up(store, "py", [TRACE])
+    live.poll()
+    assert live.status().store_error == "store: gone"
+    assert followers(live, "a", live.generation("py", "a")) == [2]
+
+
+def test_an_unreadable_entry_is_counted_and_holds_nothing() -> None:
+    index = LiveIndex(10, 10)
+    index.append([LiveEntry(1, "a", encode_output(np.array([1, 2], np.uint32))), LiveEntry(2, "b", b"Z")])
+    assert index.unreadable == 1
+    assert index.outputs(2) is not None
+    assert [o.tolist() for o in index.outputs(2) or []] == [[1, 2]]
+
+
+def test_payloads_come_back_and_others_are_data_loss() -> None:
+    tokens = np.array([0, 65_536, 2**32 - 1], np.uint32)
+    decoded = decode_entry(encode_output(tokens))
+    assert isinstance(decoded, np.ndarray)
+    assert decoded.tolist() == tokens.tolist()
+    assert decode_entry(encode_floor(2**40)) == 2**40
+    for payload in (b"", b"T123", b"F1", b"X"):
+        with pytest.raises(DataLoss, match=r"live\.payload"):
+            decode_entry(payload)
+
+
+def test_compaction_moves_outputs_into_a_release_and_out_of_the_stream(tmp_path: Path) -> None:
+    store = MemoryStore()
+    put_up(store, "py", [TRACE])
+    library = Library(store, tmp_path)
+    library.poll()
+    rules = policy("a", "b", shared=True)
+    live = LiveLibrary(store, rules)
+    for n, tenant in enumerate("abab"):
+        generation = live.publish("py", tenant, f"{n}", [4, 5, 6, 20 + n])
+    live.poll()
+    later = live.publish("py", "a", "later", [4, 5, 6, 50])
+    compact(store, live, "py", "a", library.current("py"), generation)
+    library.poll()
+    live.poll()
+    fresh = LiveLibrary(store, rules)
+    fresh.poll()
+    for known in (live, fresh):
+        retriever = Retriever(library, known)
+        release_id, newest = retriever.advertised("py", "a")
+        assert newest > later
+        (answer,) = retriever.retrieve("py", release_id, [[4, 5, 6]], LIMITS, tenant="a", live_generation=newest)
+        roots = dict(zip(answer.retrieval.tokens.tolist(), answer.retrieval.depths.tolist(), strict=True))
+        assert answer.retrieval.match_count == 7
+        assert {20, 21, 22, 23, 50} <= roots.keys()
+
+
+def test_compaction_never_shows_one_tenants_outputs_to_another(tmp_path: Path) -> None:
+    store = MemoryStore()
+    put_up(store, "py", [TRACE])
+    library = Library(store, tmp_path)
+    library.poll()
+    live = LiveLibrary(store, policy("a", "b"))
+    generation = live.publish("py", "a", "x", [1, 2])
+    live.poll()
+    with pytest.raises(PermissionDenied, match="not shared"):
+        compact(store, live, "py", "a", library.current("py"), generation)
+    put_up(store, "py", [TRACE], tenants=("a",))
+    library.poll()
+    alias = compact(store, live, "py", "a", library.current("py", "a"), generation)
+    assert alias.version == 3
+    with pytest.raises(FailedPrecondition, match="release_id"):
+        compact(store, live, "py", "a", library.current("py", "a"), generation)
