@@ -64,6 +64,7 @@ def _settle(backend: Backend, round: Round, logits: Tensor, load: _Load, clock: 
     started = clock()
     try:
         publication, logprobs = _choose(round, logits)
+        accepted = tuple(round.originals[list(publication.rows)].tolist())
         chosen = clock()
         backend.commit(session.slot, publication.kv_rows)
     except Exception as error:
@@ -80,7 +81,7 @@ def _settle(backend: Backend, round: Round, logits: Tensor, load: _Load, clock: 
         generation=session.generation,
         prefix_len=session.prefix_len,
         tokens=publication.tokens,
-        accepted_rows=tuple(round.originals[list(publication.rows)].tolist()),
+        accepted_rows=accepted,
         closing=publication.closing,
         finish=publication.finish,
         logprobs=logprobs,

@@ -69,11 +69,12 @@ class Worker:
     def cancel(self, entry: Entry) -> bool:
         """Takes a job back: True if it will not run, and its callback not be called. A prompt in prefill is abandoned.
 
-        Thread-safe. A round already in its pass runs to its end, and its receipt is kept.
+        Thread-safe. A round already in its pass runs to its end, and its receipt is kept. A close is never taken back:
+        whoever is cancelled while cleaning up still wants the KV freed.
         """
         with self._changed:
             queue = self._queue_of(entry.job)
-            if entry not in queue:
+            if entry not in queue or isinstance(entry.job, Close):
                 return False
             queue.remove(entry)
             if entry.begun and not any(_session_id(other) == _session_id(entry) for other in self._opens):

@@ -257,6 +257,14 @@ def test_closing_overtakes_the_sessions_own_queued_work() -> None:
     assert desk.rig.scripted.slots == []
 
 
+def test_a_close_is_not_taken_back() -> None:
+    desk = Desk()
+    desk.client()
+    assert desk.worker.cancel(desk.ask("close", Close("s"))) is False
+    desk.drain()
+    assert desk.rig.scripted.slots == []
+
+
 def test_a_receipt_asked_for_while_its_round_waits_comes_after_the_round() -> None:
     desk = Desk(max_pass_rows=1)
     first, second = desk.client("first"), desk.client("second")
