@@ -42,7 +42,7 @@ def attend(model, work, layer, unit, thread):  # type: ignore[no-untyped-def]
     lane = (layer * model.kv_heads + head) * capacity
     keys = get_int(work.keys + 8 * block) + 4 * lane * width
     values = get_int(work.values + 8 * block) + 4 * lane * padded
-    _score(query, rows, width, padded, keys, low, get_int(work.stored + 8 * block), scores, stride)
+    _score(model.tile, query, rows, width, padded, keys, low, get_int(work.stored + 8 * block), scores, stride)
     for row in range(first, last):
         start = get_int(work.path_start + 8 * row)
         depth = get_int(work.path_start + 8 * row + 8) - start
@@ -52,7 +52,7 @@ def attend(model, work, layer, unit, thread):  # type: ignore[no-untyped-def]
             total = _softmax(line + 4 * member * stride, length - low, work.paths + 8 * start, depth, blind)
             # Behind the scores, where nothing of this row is read any more.
             put(line + 4 * (member * stride + stride - 1), total)
-    _mix_prefix(scores, stride, rows, values + 4 * low * PANEL, length - low, capacity, padded, out)
+    _mix_prefix(model.tile, scores, stride, rows, values + 4 * low * PANEL, length - low, capacity, padded, out)
     for row in range(first, last):
         start = get_int(work.path_start + 8 * row)
         depth = get_int(work.path_start + 8 * row + 8) - start
@@ -60,11 +60,14 @@ def attend(model, work, layer, unit, thread):  # type: ignore[no-untyped-def]
         mixed = out + 4 * (row - first) * group * padded
         path = work.paths + 8 * start
         weights = line + 4 * (length - low)
-        _mix_path(weights, stride, group, path, depth, values + 4 * length * PANEL, capacity, padded, mixed)
+        _mix_path(model.tile, weights, stride, group, path, depth, values + 4 * length * PANEL, capacity, padded, mixed)
         target = work.mixed + 4 * (row * model.mixed_stride + head * group * width)
         for member in range(group):
             _divide(
-                mixed + 4 * member * padded, width, get(line + 4 * (member * stride + stride - 1)), target + 4 * member * width
+                mixed + 4 * member * padded,
+                width,
+                get(line + 4 * (member * stride + stride - 1)),
+                target + 4 * member * width,
             )
 
 
@@ -76,7 +79,7 @@ def _window_start(work, row, length, window):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _score(query, rows, width, padded, keys, low, stored, scores, stride):  # type: ignore[no-untyped-def]
+def _score(entry, query, rows, width, padded, keys, low, stored, scores, stride):  # type: ignore[no-untyped-def]
     """scores[m, t - low] = query m times key t, for all stored rows; columns of rows nobody wrote are never read."""
     tiles = tile_count(rows)
     for panel in range(low // PANEL, (stored + PANEL - 1) // PANEL):
@@ -85,7 +88,7 @@ def _score(query, rows, width, padded, keys, low, stored, scores, stride):  # ty
             count = rows * (index + 1) // tiles - m
             target = scores + 4 * (m * stride + panel * PANEL - low)
             source = keys + 4 * panel * PANEL * width
-            tile(count, 0, STORE, query + 4 * m * padded, padded, source, width, target, stride)
+            tile(entry, count, 0, STORE, query + 4 * m * padded, padded, source, width, target, stride)
 
 
 @jit
@@ -104,18 +107,18 @@ def _softmax(line, prefix, path, depth, blind):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _mix_prefix(scores, stride, rows, values, count, capacity, padded, out):  # type: ignore[no-untyped-def]
+def _mix_prefix(entry, scores, stride, rows, values, count, capacity, padded, out):  # type: ignore[no-untyped-def]
     tiles = tile_count(rows)
     for first in range(0, padded, PANEL):
         for index in range(tiles):
             m = rows * index // tiles
             lines = rows * (index + 1) // tiles - m
             source, target = values + 4 * first * capacity, out + 4 * (m * padded + first)
-            tile(lines, 0, STORE, scores + 4 * m * stride, stride, source, count, target, padded)
+            tile(entry, lines, 0, STORE, scores + 4 * m * stride, stride, source, count, target, padded)
 
 
 @jit
-def _mix_path(weights, stride, group, path, depth, values, capacity, padded, out):  # type: ignore[no-untyped-def]
+def _mix_path(entry, weights, stride, group, path, depth, values, capacity, padded, out):  # type: ignore[no-untyped-def]
     """Go on summing over the row's path, run by run of rows that lie side by side."""
     at = 0
     while at < depth:
@@ -128,7 +131,7 @@ def _mix_path(weights, stride, group, path, depth, values, capacity, padded, out
             for m in range(0, group, MAX_TILE_ROWS):
                 lines = min(MAX_TILE_ROWS, group - m)
                 shares, target = weights + 4 * (m * stride + at), out + 4 * (m * padded + first)
-                tile(lines, 0, CONTINUE, shares, stride, source, run, target, padded)
+                tile(entry, lines, 0, CONTINUE, shares, stride, source, run, target, padded)
         at += run
 
 

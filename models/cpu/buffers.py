@@ -17,7 +17,7 @@ from models.cpu.records import Model, Work
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER
 from models.cpu.storage import PanelStorage
 from models.cpu.sync import COUNTER_STRIDE
-from models.cpu.tile import MAX_TILE_ROWS, PANEL
+from models.cpu.tile import MAX_TILE_ROWS, PANEL, tile_entry
 from models.passes import Span
 from models.weights import DecoderWeights
 
@@ -38,6 +38,7 @@ class ModelBuffers:
         keep = _Keep()
         qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self.record = Model(
+            tile=tile_entry(),
             arena=keep(packed.arena),
             offsets=keep(packed.offsets),
             head=packed.head,
@@ -45,7 +46,9 @@ class ModelBuffers:
             norms=keep(_stack([*norms, weights.final_norm], hidden_stride)),
             qkv_bias=keep(_stack([layer.qkv_bias for layer in layers], qkv)),
             out_bias=keep(_stack([layer.out_bias for layer in layers], hidden_stride)),
-            head_norms=keep(_stack([norm for layer in layers for norm in (layer.q_norm, layer.k_norm)], config.head_dim)),
+            head_norms=keep(
+                _stack([norm for layer in layers for norm in (layer.q_norm, layer.k_norm)], config.head_dim)
+            ),
             windows=keep(np.array([window or 0 for window in config.windows], np.int64)),
             layers=config.num_layers,
             hidden=config.hidden_size,

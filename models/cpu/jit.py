@@ -8,6 +8,7 @@ invariance rests on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
@@ -34,6 +35,20 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
         # No folder numba may cache in (read-only image): compile at each start.
         compiled = numba.njit(nogil=True, boundscheck=False)(function)
     return cast("Callable[P, R]", compiled)
+
+
+def compile_entry(function: Callable[..., None], signature: Any) -> int:
+    """Compile for calls through an address, which it returns; valid for the process's life."""
+    return int(_compiled(function, signature).address)
+
+
+@cache
+def _compiled(function: Callable[..., None], signature: Any) -> Any:
+    """Never dropped from the cache: the code goes with the object."""
+    try:
+        return numba.cfunc(signature, cache=True)(function)
+    except RuntimeError:
+        return numba.cfunc(signature)(function)
 
 
 def declare(entry: Callable[..., Any]) -> Any:

@@ -17,7 +17,7 @@ def tile_count(rows):  # type: ignore[no-untyped-def]
 
 
 @jit
-def multiply(rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase, threads):  # type: ignore[no-untyped-def]
+def multiply(entry, rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase, threads):  # type: ignore[no-untyped-def]
     """One thread's share of c (op)= a @ w. a, c: addresses of [rows, lda] and [rows, ldc]; w: of its first panel."""
     panels = ldc // PANEL if rows > 0 else 0
     step = max(1, panels // (threads * _UNITS_PER_THREAD))
@@ -31,14 +31,14 @@ def multiply(rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase
                 row = rows * index // tiles
                 count = rows * (index + 1) // tiles - row
                 target = c + 4 * (row * ldc + panel * PANEL)
-                tile(count, bf16, mode, a + 4 * row * lda, lda, w + panel * panel_bytes, depth, target, ldc)
+                tile(entry, count, bf16, mode, a + 4 * row * lda, lda, w + panel * panel_bytes, depth, target, ldc)
         finish(counters, phases, phase)
         unit = claim(counters, phase)
     wait(counters, phases, phase, units)
 
 
 @jit
-def multiply_gated(rows, a, lda, w, bf16, depth, c, ldc, scratch, counters, phases, phase, threads):  # type: ignore[no-untyped-def]
+def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counters, phases, phase, threads):  # type: ignore[no-untyped-def]
     """One thread's share of c = silu(a @ gate) * (a @ up), where w alternates panels of gate and up.
 
     scratch: address of float32 [6, 32], this thread's own.
@@ -57,8 +57,8 @@ def multiply_gated(rows, a, lda, w, bf16, depth, c, ldc, scratch, counters, phas
                 row = rows * index // tiles
                 count = rows * (index + 1) // tiles - row
                 source = a + 4 * row * lda
-                tile(count, bf16, STORE, source, lda, gate_panel, depth, scratch, both)
-                tile(count, bf16, STORE, source, lda, gate_panel + panel_bytes, depth, up, both)
+                tile(entry, count, bf16, STORE, source, lda, gate_panel, depth, scratch, both)
+                tile(entry, count, bf16, STORE, source, lda, gate_panel + panel_bytes, depth, up, both)
                 for m in range(count):
                     gate(scratch + 4 * m * both, up + 4 * m * both, c + 4 * ((row + m) * ldc + panel * PANEL))
         finish(counters, phases, phase)

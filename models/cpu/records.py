@@ -15,6 +15,7 @@ import numpy as np
 class Model(NamedTuple):
     """Constant over the backend's life. An address of 0 stands for an absent optional tensor."""
 
+    tile: int  # address of the matrix kernel, see models.cpu.tile
     arena: int  # packed matrices, see models.cpu.packing
     offsets: int  # int64 [layers, 4], bytes into the arena: qkv, out, gate_up, down
     head: int  # bytes into the arena

@@ -46,9 +46,24 @@ def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
             _pick_rows(work, hidden, phase)
         if part == 2:
             inner = model.inner_stride
-            multiply_gated(rows, a, lda, w, bf16, depth, work.inner, inner, scratch, counters, phases, phase + 1, threads)
+            multiply_gated(
+                model.tile,
+                rows,
+                a,
+                lda,
+                w,
+                bf16,
+                depth,
+                work.inner,
+                inner,
+                scratch,
+                counters,
+                phases,
+                phase + 1,
+                threads,
+            )
         else:
-            multiply(count, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase + 1, threads)
+            multiply(model.tile, count, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase + 1, threads)
         if part == 0 and step < 4 * model.layers:
             _prepare_rows(model, work, layer, phase + 6)
 

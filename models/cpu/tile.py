@@ -13,8 +13,22 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
+from numba.core import types
 
-from models.cpu.jit import F32, I32, I64, INT_VECTOR, LANES, VECTOR, VOID, declare, function_in, link, vector_intrinsic
+from models.cpu.jit import (
+    F32,
+    I32,
+    I64,
+    INT_VECTOR,
+    LANES,
+    VECTOR,
+    VOID,
+    compile_entry,
+    declare,
+    function_in,
+    link,
+    vector_intrinsic,
+)
 
 PANEL = 2 * LANES
 MAX_TILE_ROWS = 6
@@ -27,14 +41,40 @@ _TILE = (I64, I64, I64, I64, I64, I64, I64)
 
 @declare
 def tile(
-    _context: Any, rows: Any, packed: Any, mode: Any, a: Any, lda: Any, w: Any, depth: Any, c: Any, ldc: Any
+    _context: Any, entry: Any, rows: Any, packed: Any, mode: Any, a: Any, lda: Any, w: Any, depth: Any, c: Any, ldc: Any
 ) -> Any:
     """c[m, :16] (op)= sum over k < depth of a[m, k] * w[k, :16], for m < rows <= 6. All arguments int64.
 
-    packed: the panel is bf16. mode: STORE overwrites, ADD adds the sum to what is there, CONTINUE starts the sum from
-    what is there. a, w, c: addresses; lda, ldc: row strides in floats.
+    entry: `tile_entry()`. packed: the panel is bf16. mode: STORE overwrites, ADD adds the sum to what is there, CONTINUE
+    starts the sum from what is there. a, w, c: addresses; lda, ldc: row strides in floats.
     """
+
+    def codegen(_context: Any, builder: ir.IRBuilder, _signature: Any, values: Any) -> Any:
+        kind = ir.FunctionType(VOID, [I64] * len(values[1:]))
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
+
+    return types.void(*([types.int64] * 10)), codegen
+
+
+@declare
+def _tile_code(
+    _context: Any, rows: Any, packed: Any, mode: Any, a: Any, lda: Any, w: Any, depth: Any, c: Any, ldc: Any
+) -> Any:
     return link("dp_tile", VOID, (I64, I64, *_TILE), _dispatch)
+
+
+def tile_entry() -> int:
+    """Address of the compiled kernel.
+
+    Called through its address, because numba compiles whatever a function calls once more with each of its callers, and
+    these twelve bodies are the bulk of the code.
+    """
+
+    return compile_entry(_kernel, types.void(*([types.int64] * 9)))
+
+
+def _kernel(rows, packed, mode, a, lda, w, depth, c, ldc):  # type: ignore[no-untyped-def]
+    _tile_code(rows, packed, mode, a, lda, w, depth, c, ldc)
 
 
 def _dispatch(builder: ir.IRBuilder, rows: Any, packed: Any, *rest: Any) -> None:
