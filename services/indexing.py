@@ -7,14 +7,14 @@ import os
 import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from contracts.errors import InvalidArgument
 from retriever.build import BuildReport, Recipe, build
 from retriever.exclusion import exclusion_of
 from retriever.publish import activate, publish
-from retriever.sources import Source, plan_units
+from retriever.sources import Kind, Source, plan_units
 from retriever.store import Alias, ReleaseStore
 from services.text import CheckpointTokenizer
 
@@ -31,10 +31,15 @@ class Built:
     alias: Alias
 
 
+def _version() -> str:
+    try:
+        return version("draftproof")
+    except PackageNotFoundError:
+        return "from source"
+
+
 def standard_library() -> list[Source]:
     """Python's own library as a corpus: the modules that stand directly in its directory, about 5 MB of source."""
-    from retriever.sources import Kind
-
     directory = Path(sysconfig.get_paths()["stdlib"])
     return [Source(path, Kind.TEXT) for path in sorted(directory.glob("*.py"))]
 
@@ -85,7 +90,7 @@ def build_index(
         vocabulary_size=max(tokenizer.vocab_size, int(config.get("vocab_size", 0))),
         context_length=CONTEXT_LENGTH,
         continuation_length=CONTINUATION_LENGTH,
-        builder_commit=f"draftproof {version('draftproof')}",
+        builder_commit=f"draftproof {_version()}",
         target_family=str(config.get("model_type", "")),
     )
     report = build(

@@ -1,4 +1,4 @@
-"""Child processes in the foreground: started in order once healthy, restarted with backoff, stopped in reverse.
+"""Child processes in the foreground: health-checked start, restart with backoff, stop from the caller to the called.
 
 Each child's standard input is a pipe from here and ends with us, so children stop even when this process is killed.
 """
@@ -121,7 +121,10 @@ class Child:
 
 
 class Supervisor:
-    """Children between entry and exit of `async with`. on_event: told (name, what happened)."""
+    """Children between entry and exit of `async with`, the one that calls the others last.
+
+    on_event: told (name, what happened).
+    """
 
     def __init__(self, specs: Sequence[ChildSpec], on_event: Callable[[str, str], None]) -> None:
         self.children = [Child(spec, on_event) for spec in specs]
@@ -140,8 +143,10 @@ class Supervisor:
             await asyncio.gather(*starting, return_exceptions=True)
 
     async def __aexit__(self, *_: object) -> None:
-        for child in reversed(self.children):
-            await child.stop()
+        *others, last = self.children
+        # The last one calls the others: it drains while they still answer.
+        await last.stop()
+        await asyncio.gather(*(child.stop() for child in others))
 
 
 async def await_health(endpoint: str, timeout_s: float) -> None:
