@@ -66,9 +66,14 @@ class Exclusion:
 
 
 def exclusion_of(texts: Sequence[str], ngram: int = 13) -> Exclusion:
-    """The exclusion of these texts (one prompt or answer each). Raises InvalidArgument for ngram below MIN_WORDS."""
+    """The exclusion of these texts (one prompt or answer each); of none, NO_EXCLUSION.
+
+    Raises InvalidArgument for ngram below MIN_WORDS.
+    """
     if ngram < MIN_WORDS:
         raise InvalidArgument("ngram", f"{ngram} is below {MIN_WORDS}: too much of any text would match")
+    if not texts:
+        return NO_EXCLUSION
     vocabulary: dict[str, int] = {}
     grams: dict[int, set[tuple[int, ...]]] = {}
     exact = set()

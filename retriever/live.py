@@ -67,6 +67,8 @@ class LiveLibrary:
         self._lock = threading.RLock()
         self._indexes: dict[str, LiveIndex] = {}
         self._store_error = ""
+        self._stopping = threading.Event()
+        self._watcher: threading.Thread | None = None
         for index, policy in self._policies.items():
             for scope in {self._scope(index, policy, tenant) for tenant in policy.tenants}:
                 self._indexes[scope] = LiveIndex(policy.max_entries, policy.keep_generations)
@@ -99,6 +101,24 @@ class LiveLibrary:
                 self._store_error = str(error)
                 return
             self._store_error = ""
+
+    def start(self, interval_s: float = 0.2) -> None:
+        """Poll in a thread until `stop`, pausing interval_s in between."""
+        self._stopping.clear()
+        self._watcher = threading.Thread(target=self._watch, args=(interval_s,), name="live-watcher", daemon=True)
+        self._watcher.start()
+
+    def stop(self) -> None:
+        """End the thread; what was read stays."""
+        self._stopping.set()
+        if self._watcher:
+            self._watcher.join()
+            self._watcher = None
+
+    def _watch(self, interval_s: float) -> None:
+        while not self._stopping.is_set():
+            self.poll()
+            self._stopping.wait(interval_s)
 
     def generation(self, index: str, tenant: str) -> int:
         """The newest generation a manifest may name here; 0 where the tenant has no live index or it is empty."""

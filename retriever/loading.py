@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument
 from retriever.publish import segment_chunks
-from retriever.query import SegmentSet
+from retriever.query import SegmentSet, warm_up
 from retriever.release import Binding, Release, SegmentEntry, check_binding, release_from_bytes
 from retriever.segment import Segment
 from retriever.segment_cache import SegmentCache
@@ -41,11 +41,12 @@ class LoadedRelease:
 def load_release(
     store: ReleaseStore, cache: SegmentCache, release_id: str, binding: Binding, present: Iterable[LoadedRelease] = ()
 ) -> LoadedRelease:
-    """Fetch what the cache lacks, verify everything, map it. Segments of releases in `present` are shared.
+    """Fetch what the cache lacks, verify everything, map it, and have the kernels ready. Segments of `present` are shared.
 
     Raises NotFound, DataLoss (bytes, sizes or ids that contradict the release), FailedPrecondition (the binding), and
     whatever the store raises.
     """
+    warm_up()
     release = release_from_bytes(store.get_release(release_id), release_id)
     check_binding(release.manifest, binding)
     mapped = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from contracts.errors import InvalidArgument, ResourceExhausted
 from retriever import kernel_match, kernel_table, kernel_trie
-from retriever.segment import MAX_TOKEN_ID, Segment
+from retriever.segment import MAX_TOKEN_ID, Segment, segment_from_documents
 from retriever.trie import QueryLimits, Retrieval, miss, trie_rows
 
 Tokens = Sequence[int] | NDArray[np.integer]
@@ -124,6 +125,15 @@ class SegmentSet:
         )
         taken = (rows[0, :number], rows[1, :number], rows[2, :number], rows[3, :number])
         return trie_rows(length, found, taken, bool(truncated))
+
+
+@functools.cache
+def warm_up() -> None:
+    """Compile the kernels, or load them from numba's cache, before the first request has to wait for that."""
+    one = SegmentSet([segment_from_documents([[0, 1]])])
+    found = one.above([0], 1, 1, 1)
+    one.count([0], found.tokens, found.parents, found.depths)
+    one.retrieve([0], QueryLimits())
 
 
 def context_array(context: ArrayLike, most: int) -> NDArray[np.int64]:

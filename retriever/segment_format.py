@@ -129,7 +129,10 @@ def _check(segment: Segment, header: Mapping[str, Any], verify: bool) -> None:
         raise DataLoss("segment", "its arrays and its header contradict one another")
     if not verify or segment.tokens == 0:
         return
-    top = int(segment.offsets_low.max()) if segment.offsets_high.shape[0] == 0 else 0
+    if segment.offsets_high.shape[0]:
+        top = int((segment.offsets_low | (segment.offsets_high.astype(np.int64) << 32)).max())
+    else:
+        top = int(segment.offsets_low.max())
     highest = segment.alphabet.shape[0] if segment.alphabet.shape[0] else segment.max_token + 1
     if top >= positions or int(segment.codes.max()) > highest:
         raise DataLoss("segment", "an offset or a code points outside its array")

@@ -72,7 +72,7 @@ def dealt(data: st.DataObject, documents: Documents, hands: int) -> list[Documen
     return cut
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), documents=corpora(), limit=limits(), wide=st.booleans())
 def test_answers_equal_a_naive_scan_however_documents_are_cut_into_segments(
     data: st.DataObject, documents: Documents, limit: QueryLimits, wide: bool
@@ -92,7 +92,7 @@ def test_answers_equal_a_naive_scan_however_documents_are_cut_into_segments(
     assert found == (expected.match_length, expected.match_count, expected.nodes, expected.truncated)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), documents=corpora(), limit=limits())
 def test_groups_merge_to_the_answer_of_one_retriever(
     data: st.DataObject, documents: Documents, limit: QueryLimits
@@ -105,7 +105,7 @@ def test_groups_merge_to_the_answer_of_one_retriever(
     assert merged_locally(groups, context, limit).same_as(whole.retrieve(context, limit))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), documents=corpora(), least=st.integers(1, 5), depth=st.integers(1, 5))
 def test_listing_and_counting_equal_a_naive_scan(
     data: st.DataObject, documents: Documents, least: int, depth: int
@@ -121,7 +121,7 @@ def test_listing_and_counting_equal_a_naive_scan(
     assert again.tolist() == listed.counts.tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(documents=corpora(), wide=st.booleans())
 def test_documents_survive_a_segment_and_its_bytes(documents: Documents, wide: bool) -> None:
     data = segment_bytes(segment_from_documents(documents, wide_offsets=wide))

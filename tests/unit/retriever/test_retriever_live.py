@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,24 @@ def test_a_store_failure_is_reported_and_what_is_known_stays() -> None:
     live.poll()
     assert live.status().store_error == "store: gone"
     assert followers(live, "a", live.generation("py", "a")) == [2]
+
+
+def test_the_watcher_reads_what_is_published() -> None:
+    read = threading.Event()
+
+    class Telling(MemoryStore):
+        def read_live(self, scope: str, after: int, limit: int) -> tuple[LiveEntry, ...]:
+            entries = super().read_live(scope, after, limit)
+            if after and not entries:
+                read.set()
+            return entries
+
+    live = LiveLibrary(Telling(), policy("a"))
+    live.start(interval_s=0.001)
+    generation = live.publish("py", "a", "x", [1, 2])
+    assert read.wait(30)
+    live.stop()
+    assert followers(live, "a", generation) == [2]
 
 
 def test_an_unreadable_entry_is_counted_and_holds_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 
@@ -83,3 +84,11 @@ def test_header_and_arrays_must_agree() -> None:
         segment_from_bytes(with_header(build_segment([TRACE]), tokens=8))
     with pytest.raises(DataLoss, match="outside its array"):
         segment_from_bytes(with_header(build_segment([TRACE]), max_token=9))
+
+
+def test_an_offset_beyond_the_codes_is_data_loss_even_under_a_right_checksum() -> None:
+    for wide in (False, True):
+        good = segment_from_documents([TRACE], wide_offsets=wide)
+        bad = dataclasses.replace(good, offsets_low=good.offsets_low + np.uint32(4))
+        with pytest.raises(DataLoss, match="outside its array"):
+            segment_from_bytes(segment_bytes(bad))
