@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.draft_law import DraftLaw
-from contracts.drawing import draw_independent, draw_without_replacement
+from contracts.drawing import DrawCoins, draw_independent, draw_without_replacement
 from contracts.graph import CandidateGraph, merge_by_full_prefix
 from contracts.proposal import Proposal, ProposalNode
 from contracts.randomness import Chooser, Purpose
@@ -120,7 +120,7 @@ class Drafter:
     relation: SamplingRelation
 
 
-def propose(drafter: Drafter, coins: EnumeratedCoins, vocab_size: int) -> Proposal:
+def propose(drafter: Drafter, coins: DrawCoins, vocab_size: int) -> Proposal:
     """Grows the drafter's tree level by level with shipped drawing code; node indices number the coins."""
     nodes: list[ProposalNode] = []
     laws: dict[int, DraftLaw] = {}

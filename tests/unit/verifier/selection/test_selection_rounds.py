@@ -1,0 +1,95 @@
+"""Whole generations over a tiny transformer with the real coins, against the exact law (design: rounds.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from contracts.topology import SamplingRelation
+from tests.unit.verifier.selection import wrong_variants as wrong
+from tests.unit.verifier.selection.rounds import (
+    FAMILY_ALPHA,
+    RELATIONS,
+    SAMPLES,
+    TESTS,
+    Method,
+    PositionKeyed,
+    PositionKeyedDraws,
+    coin_flip_world,
+    generate,
+    p_values,
+    samples,
+    shipped_method,
+    skewed_world,
+    transformer_world,
+)
+
+ALPHA = FAMILY_ALPHA / TESTS
+INDEPENDENT, WITHOUT = SamplingRelation.INDEPENDENT, SamplingRelation.WITHOUT_REPLACEMENT
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+def test_generations_follow_the_targets_law(name: str) -> None:
+    world = transformer_world()
+    assert min(p_values(world, samples(world, shipped_method(name)))) > ALPHA
+
+
+# At SAMPLES generations the noncentrality of each variant's chi-square exceeds 60, so that it passes with probability
+# below 1e-4; position-keyed coins need the coin-flip world and more samples for that.
+WRONG = {
+    "retest every candidate against the original p": Method(
+        INDEPENDENT, (2, 1), lambda graph, laws, chooser, _: wrong.retest_original(graph, laws, chooser)
+    ),
+    "no residual update before the closing token": Method(
+        INDEPENDENT, (2, 1), lambda graph, laws, chooser, _: wrong.residual_dropped(graph, laws, chooser)
+    ),
+    "block prefix accepted by p_i after its suffix was rejected": Method(
+        INDEPENDENT, (1, 1, 1), lambda graph, laws, chooser, _: wrong.block_without_lowering(graph, laws, chooser)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_variant_fails_the_same_test(name: str) -> None:
+    world = transformer_world()
+    assert min(p_values(world, samples(world, WRONG[name]))) <= ALPHA
+
+
+def test_iid_verifier_on_draws_without_replacement_fails_the_same_test() -> None:
+    world = skewed_world()
+    mismatched = Method(WITHOUT, (2,), shipped_method("specinfer").select)
+    assert min(p_values(world, samples(world, mismatched, horizon=4))) <= ALPHA
+    matched = Method(WITHOUT, (2,), shipped_method("sequoia").select)
+    assert min(p_values(world, samples(world, matched, horizon=4))) > ALPHA
+
+
+def test_position_keyed_coins_bias_block_verification_over_several_rounds() -> None:
+    world = coin_flip_world()
+    block = shipped_method("block")
+    keyed = replace(block, chooser_of=PositionKeyed, coins_of=PositionKeyedDraws)
+    assert min(p_values(world, samples(world, keyed, 3 * SAMPLES, 4))) <= ALPHA
+    assert min(p_values(world, samples(world, block, 3 * SAMPLES, 4))) > ALPHA
+
+
+def test_text_of_membership_depends_on_the_seed_alone() -> None:
+    world = transformer_world()
+    plain = Method(INDEPENDENT, (), shipped_method("membership").select)
+    for seed in range(60):
+        text, rounds = generate(world, plain, seed)
+        assert rounds == len(text)
+        for name, method in (
+            ("membership", replace(shipped_method("membership"), widths=(3, 2))),
+            ("membership", replace(shipped_method("membership"), relation=WITHOUT, widths=(1, 1, 1))),
+            ("gumbel_coupled", shipped_method("gumbel_coupled")),
+        ):
+            assert generate(world, method, seed)[0] == text, name
+
+
+def test_shared_noise_is_accepted_more_often_than_independent_draws_of_the_same_draft() -> None:
+    world = transformer_world()
+    independent = replace(shipped_method("membership"), widths=(1, 1, 1))
+    coupled = shipped_method("gumbel_coupled")
+    rounds = [np.mean([generate(world, method, seed)[1] for seed in range(400)]) for method in (coupled, independent)]
+    assert rounds[0] < rounds[1]
