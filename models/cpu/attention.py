@@ -63,12 +63,8 @@ def attend(model, work, layer, unit, thread):  # type: ignore[no-untyped-def]
         _mix_path(model.tile, weights, stride, group, path, depth, values + 4 * length * PANEL, capacity, padded, mixed)
         target = work.mixed + 4 * (row * model.mixed_stride + head * group * width)
         for member in range(group):
-            _divide(
-                mixed + 4 * member * padded,
-                width,
-                get(line + 4 * (member * stride + stride - 1)),
-                target + 4 * member * width,
-            )
+            total = get(line + 4 * (member * stride + stride - 1))
+            _divide(mixed + 4 * member * padded, width, total, target + 4 * member * width)
 
 
 @jit

@@ -12,9 +12,9 @@ from models.cpu.tile import PANEL
 
 
 class PanelStorage:
-    """keys: float32 [lanes, capacity / 16, head_dim, 16]; values: [lanes, head_dim / 16, capacity, 16]; lanes: layers * kv_heads.
+    """keys: float32 [lanes, capacity / 16, head_dim, 16]; values: float32 [lanes, head_dim / 16, capacity, 16].
 
-    Capacity and head_dim are padded to whole panels.
+    A lane is a layer's key-value head, layer-major. Capacity and head_dim are padded to whole panels.
     """
 
     def __init__(self, config: DecoderConfig, capacity: int) -> None:
