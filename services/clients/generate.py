@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import grpc
 
@@ -22,7 +22,7 @@ class GenerateClient:
         self._channel = open_channel(endpoint)
         self._stub = generate_pb2_grpc.GenerateServiceStub(self._channel)
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[GenerateEvent]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent]:
         """Chunks and at last one Final. Raises contracts' errors; ending the iteration early cancels the call."""
         header = telemetry.traceparent()
         metadata = ((telemetry.TRACEPARENT, header),) if header else ()

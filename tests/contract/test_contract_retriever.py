@@ -1,0 +1,109 @@
+"""The retriever port's contract, on the fake, in process and over gRPC."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contracts.errors import FailedPrecondition, NotFound
+from contracts.ports import RetrieverPort
+from contracts.retrieval import RetrievalQuery
+from protos.draftproof.v1.retriever_pb2_grpc import add_RetrieverServiceServicer_to_server
+from retriever.library import Library
+from retriever.memory_store import MemoryStore
+from retriever.publish import activate, publish
+from retriever.release import Release, ReleaseManifest, SegmentEntry
+from retriever.retriever import Retriever
+from retriever.segment_format import build_segment, segment_digest
+from services.clients.retriever import RetrieverClient
+from services.retriever_service.port import LocalRetriever
+from services.retriever_service.servicer import SERVICE, RetrieverServicer
+from tests.contract.serving import served
+from tests.helpers.fakes import VOCAB, FakeRetriever, FakeTokenizer
+
+CORPUS = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 6, 70]
+
+
+def local_retriever(directory: Path) -> LocalRetriever:
+    data = build_segment([np.array(CORPUS, dtype=np.int64)])
+    manifest = ReleaseManifest("corpus", "CC0", "", FakeTokenizer.digest, "none", VOCAB, 16, 16, "here", "toy")
+    entry = SegmentEntry(segment_digest(data), len(data), len(CORPUS))
+    store = MemoryStore()
+    release_id = publish(store, Release(manifest, (entry,)), {entry.digest: data})
+    activate(store, "toy", release_id)
+    library = Library(store, directory)
+    library.poll()
+    return LocalRetriever(Retriever(library))
+
+
+@pytest.fixture(params=["fake", "local", "grpc", "grpc over the fake"])
+async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RetrieverPort]:
+    fake = "fake" in request.param
+    behind: RetrieverPort = FakeRetriever({"toy": CORPUS}) if fake else local_retriever(tmp_path)
+    if "grpc" not in request.param:
+        yield behind
+        return
+    servicer = RetrieverServicer(behind)
+    async with served(SERVICE, lambda server: add_RetrieverServiceServicer_to_server(servicer, server)) as endpoint:
+        client = RetrieverClient(endpoint)
+        yield client
+        await client.close()
+
+
+async def query_for(port: RetrieverPort, suffix: list[int], **changes: int | str) -> RetrievalQuery:
+    (index,) = await port.describe()
+    query = RetrievalQuery("toy", index.release, np.array(suffix, dtype=np.int64), 8, 4, max_match=8)
+    return replace(query, **changes)  # type: ignore[arg-type]
+
+
+async def test_describe(port: RetrieverPort) -> None:
+    (index,) = await port.describe()
+    assert (index.index, index.tokenizer_digest, index.vocab_size) == ("toy", FakeTokenizer.digest, VOCAB)
+    assert (index.max_match, index.max_depth, index.tokens) == (16, 16, len(CORPUS))
+    assert index.release
+
+
+async def test_the_longest_match_and_its_continuations(port: RetrieverPort) -> None:
+    found = await port.retrieve(await query_for(port, [9, 1, 2], max_depth=1))
+    assert (found.match_length, found.match_count, found.miss) == (2, 3, False)
+    assert dict(zip(found.tokens.tolist(), found.counts.tolist(), strict=True)) == {3: 2, 6: 1}
+    assert found.parents.tolist() == [-1, -1]
+    assert found.depths.tolist() == [1, 1]
+    assert found.tokens.dtype == found.parents.dtype == found.depths.dtype == found.counts.dtype == np.int64
+
+
+async def test_a_trie_has_parents_before_children(port: RetrieverPort) -> None:
+    found = await port.retrieve(await query_for(port, [1, 2]))
+    for row, parent in enumerate(found.parents.tolist()):
+        assert -1 <= parent < row
+        assert found.depths[row] == (1 if parent < 0 else found.depths[parent] + 1)
+
+
+async def test_the_budget_cuts_and_says_so(port: RetrieverPort) -> None:
+    found = await port.retrieve(await query_for(port, [1, 2], node_budget=1))
+    assert found.tokens.tolist() == [3]
+    assert found.truncated
+
+
+async def test_a_miss_is_empty(port: RetrieverPort) -> None:
+    found = await port.retrieve(await query_for(port, [99]))
+    assert (found.match_length, found.miss, len(found.tokens)) == (0, True, 0)
+
+
+async def test_refusals_do_not_end_the_port(port: RetrieverPort) -> None:
+    with pytest.raises(NotFound) as unknown:
+        await port.retrieve(await query_for(port, [1], index="other"))
+    assert unknown.value.field == "index"
+    with pytest.raises(FailedPrecondition):
+        await port.retrieve(await query_for(port, [1], release="f" * 64))
+    assert not (await port.retrieve(await query_for(port, [1, 2]))).miss
+
+
+async def test_many_at_once(port: RetrieverPort) -> None:
+    queries = [await query_for(port, [1, 2], max_depth=1 + i % 4) for i in range(32)]
+    for query, found in zip(queries, await asyncio.gather(*map(port.retrieve, queries)), strict=True):
+        assert found.match_length == 2
+        assert found.depths.max() <= query.max_depth
