@@ -32,6 +32,9 @@ def build_worker(settings: VerifierSettings) -> Worker:
         threads=threads,
         implementation=settings.backend or None,
     )
+    if backend.info.backend == "cpu-llvm":
+        # Its passes bring threads of their own; torch's would only spin beside them between small operations.
+        torch.set_num_threads(1)
     engine = Engine(
         backend,
         tokenizer_digest(directory),
