@@ -4,17 +4,12 @@ import asyncio
 
 import pytest
 
-from contracts.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
 from contracts.ledger import COMPONENTS
 from contracts.manifest import sha256_hex
 from contracts.receipt import FinishReason
 from contracts.sampling import SamplingPolicy
-from orchestrator.generate import Orchestrator
-from orchestrator.request import GenerateRequest
-from orchestrator.settings import OrchestratorSettings
 from tests.helpers.fakes import (
     EOS,
-    VOCAB,
     FakeProposer,
     FakeRetriever,
     FakeTokenizer,
@@ -23,49 +18,19 @@ from tests.helpers.fakes import (
     collect,
     lookup,
     oracle,
-    reciting,
-    wait_for,
 )
-
-PROMPT = "a prompt, a prompt"
-GREEDY = SamplingPolicy(temperature=0.0, max_tokens=40)
-SAMPLED = SamplingPolicy(temperature=0.8, max_tokens=40, seed=7)
-PATIENT = OrchestratorSettings(propose_deadline_ms=60_000.0)
-
-
-def corpus() -> list[int]:
-    """What the babbling target tends to say, so that retrieval has hits."""
-    tokens = list(PROMPT.encode())
-    for _ in range(200):
-        tokens.append(int(babble(tokens).argmax()))
-    return tokens
-
-
-def orchestrator(verifier, *, proposers=None, retrievers=(), settings=PATIENT) -> Orchestrator:
-    proposers = [FakeProposer()] if proposers is None else proposers
-    return Orchestrator(verifier, proposers, list(retrievers), FakeTokenizer(), settings)
-
-
-def ask(**fields) -> GenerateRequest:
-    prompt = {} if {"prompt_ids", "text", "messages"} & set(fields) else {"text": PROMPT}
-    return GenerateRequest(**{"policy": GREEDY, **prompt, **fields})
-
-
-def reciter(text: str | bytes, end: int = EOS) -> FakeVerifier:
-    return FakeVerifier(reciting(len(PROMPT), text, end))
-
-
-def drafted(verifier: FakeVerifier) -> Orchestrator:
-    """Everything that its one source, `oracle`, offers is accepted at temperature 0."""
-    return orchestrator(verifier, proposers=[FakeProposer({"oracle": oracle(verifier.logits)})])
-
-
-def tokens_of(chunks) -> list[int]:
-    return [token for chunk in chunks for token in chunk.token_ids]
-
-
-def text_of(chunks) -> str:
-    return "".join(chunk.text for chunk in chunks)
+from tests.helpers.generation import (
+    GREEDY,
+    PROMPT,
+    SAMPLED,
+    ask,
+    corpus,
+    drafted,
+    orchestrator,
+    reciter,
+    text_of,
+    tokens_of,
+)
 
 
 @pytest.mark.parametrize("policy", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -236,75 +201,6 @@ async def test_generation_ends_at_the_context_by_length():
     assert final.usage.prompt + final.usage.completion == 30
 
 
-async def test_the_deadline_ends_the_stream_with_what_is_published():
-    event = asyncio.Event()
-    verifier = reciter("abcdefgh")
-    verifier.before.extend([None, None, wait_for(event)])
-    policy = SamplingPolicy(temperature=0.0, max_tokens=40, stop_strings=("bcd",))
-    request = ask(policy=policy, sources=(), deadline_ms=1_500)
-    chunks, final = await collect(orchestrator(verifier).generate(request))
-    assert (final.finish, final.usage.completion) == (FinishReason.DEADLINE, 2)
-    assert text_of(chunks) == "ab"
-    assert verifier.closed == [verifier.opened[0].session_id]
-
-
-async def test_a_deadline_before_the_session_is_open_is_an_error():
-    class NeverOpens(FakeVerifier):
-        async def open_session(self, request):
-            await asyncio.Event().wait()
-
-    with pytest.raises(DeadlineExceeded, match="deadline_ms"):
-        await collect(orchestrator(NeverOpens()).generate(ask(deadline_ms=20)))
-
-
-async def test_a_cancelled_client_closes_the_session_at_every_peer():
-    verifier, proposer, reached = FakeVerifier(), FakeProposer(), asyncio.Event()
-
-    async def hang(fake, request):
-        reached.set()
-        await asyncio.Event().wait()
-
-    verifier.before.extend([None, hang])
-    service = orchestrator(verifier, proposers=[proposer])
-    task = asyncio.create_task(collect(service.generate(ask(sources=("prompt_lookup",)))))
-    await reached.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await service.aclose()
-    assert verifier.closed == proposer.closed == [verifier.opened[0].session_id]
-    assert verifier.sessions == proposer.sessions == {}
-
-
-async def test_a_client_that_stops_reading_closes_the_session():
-    verifier = FakeVerifier()
-    service = orchestrator(verifier)
-    events = service.generate(ask())
-    await anext(events)
-    await events.aclose()
-    assert verifier.sessions == {}
-
-
-async def test_an_error_closes_the_session():
-    verifier = FakeVerifier()
-
-    async def refuse(fake, request):
-        raise FailedPrecondition("manifest.frontier", "no")
-
-    verifier.before.append(refuse)
-    with pytest.raises(FailedPrecondition, match=r"manifest\.frontier"):
-        await collect(orchestrator(verifier).generate(ask()))
-    assert verifier.sessions == {}
-
-
-async def test_a_full_verifier_says_when_to_come_back():
-    verifier = FakeVerifier()
-    verifier.open_errors.append(ResourceExhausted("kv_tokens", "full", retry_after_ms=250))
-    with pytest.raises(ResourceExhausted) as caught:
-        await collect(orchestrator(verifier).generate(ask()))
-    assert caught.value.retry_after_ms == 250
-
-
 async def test_requests_side_by_side_do_not_mix():
     verifier = FakeVerifier()
     service = orchestrator(verifier)
@@ -312,108 +208,3 @@ async def test_requests_side_by_side_do_not_mix():
     together = await asyncio.gather(*(collect(service.generate(ask(text=text))) for text in ("xy", "pq", "ab")))
     assert [tokens_of(chunks) for chunks, _ in together] == alone
     assert verifier.sessions == {}
-
-
-NAN = float("nan")
-
-
-@pytest.mark.parametrize(
-    ("fields", "error", "field"),
-    [
-        ({"text": ""}, InvalidArgument, "text"),
-        ({"prompt_ids": ()}, InvalidArgument, "prompt_ids"),
-        ({"messages": ()}, InvalidArgument, "messages"),
-        ({"messages": ({"role": "user"},)}, InvalidArgument, "messages[0].content"),
-        ({"text": "x", "prompt_ids": (1,)}, InvalidArgument, "prompt"),
-        ({"prompt_ids": (1, VOCAB)}, InvalidArgument, "prompt_ids[1]"),
-        ({"text": "x" * 5000}, InvalidArgument, "text"),
-        ({"sources": ("nobody",)}, InvalidArgument, "sources"),
-        ({"sources": ("retrieval",)}, InvalidArgument, "sources"),
-        ({"sources": ("prompt_lookup", "prompt_lookup")}, InvalidArgument, "sources[1]"),
-        ({"sources": (), "indexes": {"retrieval": "x"}}, InvalidArgument, "indexes.retrieval"),
-        ({"policy": SamplingPolicy(temperature=NAN)}, InvalidArgument, "sampling.temperature"),
-        ({"node_budget": -1}, InvalidArgument, "node_budget"),
-        ({"node_budget": 65}, InvalidArgument, "node_budget"),
-        ({"max_depth": 0}, InvalidArgument, "max_depth"),
-        ({"deadline_ms": 0}, InvalidArgument, "deadline_ms"),
-        ({"verifier": "oracle"}, InvalidArgument, "verifier"),
-        ({"verifier": "membership"}, FailedPrecondition, "sampling.temperature"),
-        ({"verifier": "typical"}, FailedPrecondition, "exactness"),
-        ({"verifier": "rejection"}, FailedPrecondition, "sources.semantics"),
-        ({"expected_manifest_hash": "0" * 64}, FailedPrecondition, "expected_manifest_hash"),
-    ],
-)
-async def test_bad_input_is_refused_by_name_before_a_session_opens(fields, error, field):
-    verifier = FakeVerifier()
-    service = orchestrator(verifier)
-    with pytest.raises(error) as caught:
-        await collect(service.generate(ask(**fields)))
-    assert caught.value.field == field
-    assert "open_session" not in verifier.calls
-    _, final = await collect(service.generate(ask()))
-    assert final.usage.completion == 40
-
-
-async def test_the_expected_manifest_hash_runs_where_it_matches():
-    service = orchestrator(FakeVerifier())
-    _, first = await collect(service.generate(ask()))
-    _, again = await collect(service.generate(ask(expected_manifest_hash=first.certificate.manifest_hash)))
-    assert again.certificate.manifest_hash == first.certificate.manifest_hash
-
-
-async def test_a_heuristic_verifier_runs_where_exactness_is_waived():
-    _, final = await collect(orchestrator(FakeVerifier()).generate(ask(verifier="typical", exact_mode=False)))
-    assert final.certificate.exactness == "heuristic"
-
-
-async def test_options_reach_their_source_and_bad_ones_are_refused_by_name():
-    class Picky(FakeProposer):
-        async def propose(self, request):
-            if "depht" in request.options:
-                raise InvalidArgument("options.depht", "unknown")
-            return await super().propose(request)
-
-    proposer = Picky()
-    service = orchestrator(FakeVerifier(), proposers=[proposer])
-    await collect(service.generate(ask(sources=("prompt_lookup",), options={"prompt_lookup": {"min_match": 2}})))
-    assert {tuple(asked.options.items()) for asked in proposer.asked} == {(("min_match", 2),)}
-    with pytest.raises(InvalidArgument) as caught:
-        await collect(service.generate(ask(sources=("prompt_lookup",), options={"prompt_lookup": {"depht": 2}})))
-    assert caught.value.field == "options.prompt_lookup.depht"
-
-
-async def test_an_index_is_chosen_by_request_or_by_name():
-    retriever = FakeRetriever({"book": corpus(), "code": corpus()})
-    service = orchestrator(FakeVerifier(), retrievers=[retriever])
-    await collect(service.generate(ask(sources=("retrieval",), indexes={"retrieval": "code"})))
-    assert {query.index for query in retriever.asked} == {"code"}
-    retriever.asked.clear()
-    _, final = await collect(service.generate(ask(sources=("retrieval:book", "retrieval:code"))))
-    assert {query.index for query in retriever.asked} == {"book", "code"}
-    assert set(final.certificate.proposed_by) == {"retrieval:book", "retrieval:code"}
-    with pytest.raises(InvalidArgument, match="several indexes"):
-        await collect(service.generate(ask(sources=("retrieval",))))
-    with pytest.raises(InvalidArgument, match="unknown index"):
-        await collect(service.generate(ask(sources=("retrieval",), indexes={"retrieval": "film"})))
-
-
-async def test_default_sources_that_nobody_serves_are_recorded_as_absent():
-    _, final = await collect(orchestrator(FakeVerifier()).generate(ask()))
-    assert final.certificate.absent == {"retrieval": "no service offers it"}
-
-
-async def test_a_verifier_that_never_answered_is_an_error():
-    verifier = FakeVerifier()
-    verifier.down = True
-    with pytest.raises(Unavailable):
-        await collect(orchestrator(verifier).generate(ask()))
-
-
-async def test_a_verifier_exchanged_since_it_was_described_is_described_again():
-    verifier = FakeVerifier()
-    service = orchestrator(verifier, settings=OrchestratorSettings(describe_ttl_ms=3_600_000.0))
-    await collect(service.generate(ask()))
-    verifier.target = FakeVerifier(hardware="other").target
-    _, final = await collect(service.generate(ask()))
-    assert b'"hardware":"other"' in final.certificate.manifest
-    assert final.certificate.parents == ()

@@ -1,0 +1,186 @@
+"""Fake proposer and retriever, scriptable where sources fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from contracts.capability import (
+    SourceDescription,
+)
+from contracts.draft_law import DraftLaw, point_law
+from contracts.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from contracts.manifest import Manifest
+from contracts.ports import ProposeRequest
+from contracts.proposal import Proposal, ProposalNode, SourceCost, StateHandle
+from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
+from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
+from tests.helpers.fakes.target import VOCAB, FakeTokenizer, Logits
+
+Draft = Callable[[ProposeRequest], Sequence[int]]
+
+
+def oracle(logits: Logits) -> Draft:
+    """Drafts the target's own argmax chain, so that everything is accepted at temperature 0."""
+
+    def draft(request: ProposeRequest) -> list[int]:
+        tokens: list[int] = []
+        for _ in range(min(request.node_budget, request.max_depth)):
+            tokens.append(int(np.argmax(logits([*request.prefix.tolist(), *tokens]))))
+        return tokens
+
+    return draft
+
+
+def lookup(request: ProposeRequest) -> list[int]:
+    """What followed the last earlier occurrence of the last two tokens."""
+    prefix: list[int] = request.prefix.tolist()
+    for start in range(len(prefix) - 3, -1, -1):
+        if prefix[start : start + 2] == prefix[-2:]:
+            return prefix[start + 2 : start + 2 + min(request.node_budget, request.max_depth)]
+    return []
+
+
+def chain_of(request: ProposeRequest, tokens: Sequence[int], *, laws: bool = False) -> Proposal:
+    """A chain as a well-formed answer to `request`; with `laws`, each token under a law of its own."""
+    by_parent: dict[int, DraftLaw] = {i - 1: point_law(token) for i, token in enumerate(tokens)} if laws else {}
+    return Proposal(
+        source=request.source,
+        nodes=tuple(
+            ProposalNode(token, i - 1, i + 1, request.source, "fake", q=1.0 if laws else None)
+            for i, token in enumerate(tokens)
+        ),
+        semantics=ProbabilitySemantics.NORMALIZED_CONDITIONAL if laws else ProbabilitySemantics.ABSENT,
+        relation=SamplingRelation.INDEPENDENT if laws else SamplingRelation.DETERMINISTIC_LOOKUP,
+        topology=Topology.SEQUENCE,
+        round_hash=request.manifest.hash,
+        laws=by_parent,
+        state=StateHandle("fake", request.manifest.round_id, len(request.prefix)),
+        cost=SourceCost(compute_us=2.0),
+    )
+
+
+class FakeProposer:
+    """Sources by name behind ProposerPort; those in `with_laws` draw from laws.
+
+    `script`: for each Propose call to come, an exception to raise, a function that rewrites the proposal, an event to
+    wait for, or None for a good call.
+    """
+
+    def __init__(self, sources: Mapping[str, Draft] | None = None, *, with_laws: Sequence[str] = ()) -> None:
+        self.sources = dict(sources or {"prompt_lookup": lookup})
+        self.with_laws = tuple(with_laws)
+        self.script: deque[Exception | Callable[[Proposal], Proposal] | asyncio.Event | None] = deque()
+        self.down = False
+        self.sessions: dict[str, Manifest] = {}
+        self.calls: list[str] = []
+        self.asked: list[ProposeRequest] = []
+        self.closed: list[str] = []
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if self.down:
+            raise Unavailable("proposer", "the fake is down")
+
+    async def describe(self) -> Sequence[SourceDescription]:
+        self._called("describe")
+        return [
+            SourceDescription(
+                name,
+                "fake",
+                "1",
+                ProbabilitySemantics.NORMALIZED_CONDITIONAL if name in self.with_laws else ProbabilitySemantics.ABSENT,
+                SamplingRelation.INDEPENDENT if name in self.with_laws else SamplingRelation.DETERMINISTIC_LOOKUP,
+                Topology.SEQUENCE,
+                FakeTokenizer.digest,
+            )
+            for name in self.sources
+        ]
+
+    async def open_session(self, session_id: str, manifest: Manifest) -> None:
+        self._called("open_session")
+        self.sessions[session_id] = manifest
+
+    async def propose(self, request: ProposeRequest) -> Proposal:
+        self._called("propose")
+        self.asked.append(request)
+        step = self.script.popleft() if self.script else None
+        if isinstance(step, Exception):
+            raise step
+        if isinstance(step, asyncio.Event):
+            await step.wait()
+        if request.source not in self.sources:
+            raise InvalidArgument("source", f"unknown source {request.source!r}")
+        held = self.sessions.get(request.manifest.session_id)
+        if held is None:
+            raise FailedPrecondition("session_id", f"no session {request.manifest.session_id}")
+        if held.hash != request.manifest.manifest_hash:
+            raise FailedPrecondition("manifest.manifest_hash", "is not the session's")
+        tokens = self.sources[request.source](request)[: min(request.node_budget, request.max_depth)]
+        proposal = chain_of(request, tokens, laws=request.source in self.with_laws)
+        return proposal if step is None or isinstance(step, asyncio.Event) else step(proposal)
+
+    async def close_session(self, session_id: str) -> None:
+        self._called("close_session")
+        self.closed.append(session_id)
+        self.sessions.pop(session_id, None)
+
+
+class FakeRetriever:
+    """Indexes by name, each over one token sequence, behind RetrieverPort: longest suffix match by scanning."""
+
+    def __init__(self, indexes: Mapping[str, Sequence[int]], *, release: str = "release-1") -> None:
+        self.indexes = dict(indexes)
+        self.release = release
+        self.down = False
+        self.calls: list[str] = []
+        self.asked: list[RetrievalQuery] = []
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if self.down:
+            raise Unavailable("retriever", "the fake is down")
+
+    async def describe(self) -> Sequence[IndexDescription]:
+        self._called("describe")
+        return [
+            IndexDescription(name, self.release, FakeTokenizer.digest, VOCAB, 16, 16, len(tokens))
+            for name, tokens in self.indexes.items()
+        ]
+
+    async def retrieve(self, query: RetrievalQuery) -> Retrieval:
+        self._called("retrieve")
+        self.asked.append(query)
+        if query.index not in self.indexes:
+            raise NotFound("index", f"no index {query.index!r}")
+        if query.release != self.release:
+            raise FailedPrecondition("release", f"{query.release!r} is not served, {self.release!r} is")
+        corpus, suffix = list(self.indexes[query.index]), query.suffix.tolist()
+        for length in range(min(query.max_match, len(suffix)), query.min_match - 1, -1):
+            ends = [e for e in range(length, len(corpus)) if corpus[e - length : e] == suffix[len(suffix) - length :]]
+            if ends:
+                return self._trie([corpus[e : e + query.max_depth] for e in ends], length, query.node_budget)
+        return Retrieval(compute_us=3.0)
+
+    def _trie(self, continuations: Sequence[Sequence[int]], length: int, budget: int) -> Retrieval:
+        counts: dict[tuple[int, ...], int] = {}
+        for continuation in continuations:
+            for depth in range(1, len(continuation) + 1):
+                path = tuple(continuation[:depth])
+                counts[path] = counts.get(path, 0) + 1
+        paths = sorted(counts, key=lambda path: (-counts[path], len(path), path))
+        kept = paths[:budget]
+        row = {path: i for i, path in enumerate(kept)}
+        return Retrieval(
+            match_length=length,
+            match_count=len(continuations),
+            tokens=np.array([path[-1] for path in kept], dtype=np.int64),
+            parents=np.array([row.get(path[:-1], -1) for path in kept], dtype=np.int64),
+            depths=np.array([len(path) for path in kept], dtype=np.int64),
+            counts=np.array([counts[path] for path in kept], dtype=np.int64),
+            truncated=len(paths) > budget,
+            compute_us=3.0,
+        )
