@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+from itertools import accumulate, pairwise
 
 from contracts.draft_law import MAX_SUPPORT, DraftLaw
 from contracts.errors import InvalidArgument
@@ -14,7 +12,17 @@ from contracts.proposal import MAX_NODES, Proposal, ProposalNode, SourceCost, St
 from protos.draftproof.v1 import candidate_pb2 as pb
 from protos.draftproof.v1.vector_pb2 import Vector
 from services.wire.scalars import RELATIONS, SEMANTICS, TOPOLOGIES, duration
-from services.wire.vector import INT32, UINT32, UINT64, decode_floats, decode_ints, encode_floats, encode_ints
+from services.wire.vector import (
+    INT32,
+    UINT32,
+    UINT64,
+    decode_floats,
+    decode_ints,
+    decode_list,
+    encode_floats,
+    encode_ints,
+    encode_list,
+)
 
 MAX_DRAWS = 4 * MAX_NODES
 MAX_NAMES = 256
@@ -41,10 +49,7 @@ def _names(names: Sequence[str], field: str) -> Sequence[str]:
 
 
 def _name_indices(vector: Vector, field: str, count: int, names: Sequence[str]) -> list[int]:
-    indices: list[int] = decode_ints(
-        vector, UINT32, field, limit=MAX_NODES, length=count, low=0, below=len(names)
-    ).tolist()
-    return indices
+    return decode_list(vector, UINT32, field, limit=MAX_NODES, length=count, below=len(names))
 
 
 def encode_law(law: DraftLaw, field: str) -> pb.DraftLaw:
@@ -67,18 +72,18 @@ def _encode_numbers(values: Sequence[float | None]) -> pb.NodeNumbers | None:
     if not given:
         return None
     return pb.NodeNumbers(
-        nodes=encode_ints([index for index, _ in given], UINT32, "nodes"),
+        nodes=encode_list([index for index, _ in given], UINT32, "nodes"),
         values=encode_floats([value for _, value in given]),
     )
 
 
 def _decode_numbers(message: pb.NodeNumbers, field: str, count: int) -> list[float | None]:
-    nodes = decode_ints(message.nodes, UINT32, f"{field}.nodes", limit=count, below=count, low=0)
+    nodes = decode_list(message.nodes, UINT32, f"{field}.nodes", limit=count, below=count)
     values = decode_floats(message.values, f"{field}.values", limit=count, length=len(nodes))
-    if np.any(np.diff(nodes) <= 0):
+    if any(later <= earlier for earlier, later in pairwise(nodes)):
         raise InvalidArgument(f"{field}.nodes", "must be strictly ascending")
     out: list[float | None] = [None] * count
-    for index, value in zip(nodes.tolist(), values.tolist(), strict=True):
+    for index, value in zip(nodes, values, strict=True):
         out[index] = value
     return out
 
@@ -91,12 +96,12 @@ def encode_proposal(proposal: Proposal) -> pb.Proposal:
     node_owners = [names.of(node.state_owner) for node in nodes]
     return pb.Proposal(
         source=proposal.source,
-        tokens=encode_ints([node.token for node in nodes], UINT32, "proposal.tokens"),
-        parents=encode_ints([node.parent for node in nodes], INT32, "proposal.parents"),
-        depths=encode_ints([node.depth for node in nodes], INT32, "proposal.depths"),
+        tokens=encode_list([node.token for node in nodes], UINT32, "proposal.tokens"),
+        parents=encode_list([node.parent for node in nodes], INT32, "proposal.parents"),
+        depths=encode_list([node.depth for node in nodes], INT32, "proposal.depths"),
         names=names.list,
-        node_sources=encode_ints(node_sources, UINT32, "proposal.node_sources"),
-        node_owners=encode_ints(node_owners, UINT32, "proposal.node_owners"),
+        node_sources=encode_list(node_sources, UINT32, "proposal.node_sources"),
+        node_owners=encode_list(node_owners, UINT32, "proposal.node_owners"),
         q=_encode_numbers([node.q for node in nodes]),
         scores=_encode_numbers([node.score for node in nodes]),
         semantics=SEMANTICS.encode(proposal.semantics),
@@ -122,12 +127,12 @@ def encode_proposal(proposal: Proposal) -> pb.Proposal:
 
 def decode_proposal(message: pb.Proposal) -> Proposal:
     """The offer as sent; contracts.check_proposal says whether it may be used."""
-    tokens = decode_ints(message.tokens, UINT32, "proposal.tokens", limit=MAX_NODES)
+    tokens = decode_list(message.tokens, UINT32, "proposal.tokens", limit=MAX_NODES)
     count = len(tokens)
     names = _names(message.names, "proposal")
 
-    parents = decode_ints(message.parents, INT32, "proposal.parents", limit=MAX_NODES, length=count)
-    depths = decode_ints(message.depths, INT32, "proposal.depths", limit=MAX_NODES, length=count)
+    parents = decode_list(message.parents, INT32, "proposal.parents", limit=MAX_NODES, length=count)
+    depths = decode_list(message.depths, INT32, "proposal.depths", limit=MAX_NODES, length=count)
     sources = _name_indices(message.node_sources, "proposal.node_sources", count, names)
     owners = _name_indices(message.node_owners, "proposal.node_owners", count, names)
     q = _decode_numbers(message.q, "proposal.q", count)
@@ -144,7 +149,7 @@ def decode_proposal(message: pb.Proposal) -> Proposal:
         nodes=tuple(
             ProposalNode(token, parent, depth, names[source], names[owner], prob, score)
             for token, parent, depth, source, owner, prob, score in zip(
-                tokens.tolist(), parents.tolist(), depths.tolist(), sources, owners, q, scores, strict=True
+                tokens, parents, depths, sources, owners, q, scores, strict=True
             )
         ),
         semantics=SEMANTICS.decode(message.semantics, "proposal.semantics"),
@@ -167,16 +172,16 @@ def encode_graph(graph: CandidateGraph) -> pb.CandidateGraph:
     """Raises InvalidArgument naming the field for numbers that the wire's types cannot hold."""
     names = _Names()
     row_sources = [names.of(name) for row in graph.sources for name in row]
-    ends = np.cumsum([len(row) for row in graph.sources], dtype=np.int64)
+    ends = list(accumulate(len(row) for row in graph.sources))
     return pb.CandidateGraph(
         token_ids=encode_ints(graph.token_ids, UINT32, "graph.token_ids"),
         parents=encode_ints(graph.parents, INT32, "graph.parents"),
-        row_source_ends=encode_ints(ends, UINT32, "graph.row_source_ends"),
-        row_sources=encode_ints(row_sources, UINT32, "graph.row_sources"),
-        draw_parents=encode_ints([draw.parent for draw in graph.draws], INT32, "graph.draw_parents"),
-        draw_rows=encode_ints([draw.row for draw in graph.draws], UINT32, "graph.draw_rows"),
-        draw_sources=encode_ints([names.of(draw.source) for draw in graph.draws], UINT32, "graph.draw_sources"),
-        draw_laws=encode_ints([draw.law for draw in graph.draws], INT32, "graph.draw_laws"),
+        row_source_ends=encode_list(ends, UINT32, "graph.row_source_ends"),
+        row_sources=encode_list(row_sources, UINT32, "graph.row_sources"),
+        draw_parents=encode_list([draw.parent for draw in graph.draws], INT32, "graph.draw_parents"),
+        draw_rows=encode_list([draw.row for draw in graph.draws], UINT32, "graph.draw_rows"),
+        draw_sources=encode_list([names.of(draw.source) for draw in graph.draws], UINT32, "graph.draw_sources"),
+        draw_laws=encode_list([draw.law for draw in graph.draws], INT32, "graph.draw_laws"),
         names=names.list,
         laws=[encode_law(law, f"graph.laws[{index}]") for index, law in enumerate(graph.laws)],
         semantics=[SEMANTICS.encode(item) for item in sorted(graph.semantics)],
@@ -190,13 +195,13 @@ def decode_graph(message: pb.CandidateGraph) -> CandidateGraph:
     rows = len(tokens)
     parents = decode_ints(message.parents, INT32, "graph.parents", limit=MAX_NODES, length=rows)
     names = _names(message.names, "graph")
-    draw_rows = decode_ints(message.draw_rows, UINT32, "graph.draw_rows", limit=MAX_DRAWS)
+    draw_rows = decode_list(message.draw_rows, UINT32, "graph.draw_rows", limit=MAX_DRAWS)
     draws = len(draw_rows)
-    draw_parents = decode_ints(message.draw_parents, INT32, "graph.draw_parents", limit=MAX_DRAWS, length=draws)
-    draw_sources = decode_ints(
-        message.draw_sources, UINT32, "graph.draw_sources", limit=MAX_DRAWS, length=draws, low=0, below=len(names)
+    draw_parents = decode_list(message.draw_parents, INT32, "graph.draw_parents", limit=MAX_DRAWS, length=draws)
+    draw_sources = decode_list(
+        message.draw_sources, UINT32, "graph.draw_sources", limit=MAX_DRAWS, length=draws, below=len(names)
     )
-    draw_laws = decode_ints(message.draw_laws, INT32, "graph.draw_laws", limit=MAX_DRAWS, length=draws)
+    draw_laws = decode_list(message.draw_laws, INT32, "graph.draw_laws", limit=MAX_DRAWS, length=draws)
     if len(message.laws) > MAX_NODES:
         raise InvalidArgument("graph.laws", f"{len(message.laws)} laws, at most {MAX_NODES}")
     return CandidateGraph(
@@ -205,9 +210,7 @@ def decode_graph(message: pb.CandidateGraph) -> CandidateGraph:
         _row_sources(message, rows, names),
         tuple(
             Draw(parent, row, names[source], law)
-            for parent, row, source, law in zip(
-                draw_parents.tolist(), draw_rows.tolist(), draw_sources.tolist(), draw_laws.tolist(), strict=True
-            )
+            for parent, row, source, law in zip(draw_parents, draw_rows, draw_sources, draw_laws, strict=True)
         ),
         tuple(decode_law(law, f"graph.laws[{index}]") for index, law in enumerate(message.laws)),
         frozenset(SEMANTICS.decode(item, "graph.semantics") for item in message.semantics),
@@ -217,13 +220,10 @@ def decode_graph(message: pb.CandidateGraph) -> CandidateGraph:
 
 def _row_sources(message: pb.CandidateGraph, rows: int, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     limit = MAX_NODES * MAX_NAMES
-    ends: npt.NDArray[np.int64] = decode_ints(
-        message.row_source_ends, UINT32, "graph.row_source_ends", limit=MAX_NODES, length=rows
-    )
-    flat = decode_ints(message.row_sources, UINT32, "graph.row_sources", limit=limit, low=0, below=len(names)).tolist()
-    if np.any(np.diff(ends) < 0) or (int(ends[-1]) if rows else 0) != len(flat):
-        raise InvalidArgument("graph.row_source_ends", f"must ascend to {len(flat)}")
-    starts = [0, *ends[:-1].tolist()]
-    return tuple(
-        tuple(names[index] for index in flat[start:end]) for start, end in zip(starts, ends.tolist(), strict=False)
-    )
+    field = "graph.row_source_ends"
+    ends = decode_list(message.row_source_ends, UINT32, field, limit=MAX_NODES, length=rows)
+    flat = decode_list(message.row_sources, UINT32, "graph.row_sources", limit=limit, below=len(names))
+    starts = [0, *ends[:-1]]
+    if any(end < start for start, end in zip(starts, ends, strict=False)) or (ends[-1] if ends else 0) != len(flat):
+        raise InvalidArgument(field, f"must ascend to {len(flat)}")
+    return tuple(tuple(names[index] for index in flat[start:end]) for start, end in zip(starts, ends, strict=False))

@@ -63,6 +63,7 @@ class PrefixReceiver:
 
     def __init__(self) -> None:
         self._frontier = Frontier()
+        self._tokens: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._policy: SamplingPolicy | None = None
 
     def decode(self, message: pb.ProposeRequest) -> ProposeRequest:
@@ -79,7 +80,7 @@ class PrefixReceiver:
             source=message.source,
             manifest=manifest,
             policy=self._policy,
-            prefix=self._frontier.tokens,
+            prefix=self._tokens,
             node_budget=within(message.node_budget, "node_budget", 0, MAX_BUDGET),
             max_depth=within(message.max_depth, "max_depth", 0, MAX_BUDGET),
             options=dict(message.options),
@@ -92,9 +93,10 @@ class PrefixReceiver:
                 BASE_FIELD, f"{delta.base_len} is past the {len(self._frontier)} tokens carried so far"
             )
         if delta.base_len < len(self._frontier):
-            self._frontier = Frontier(self._frontier.tokens[: delta.base_len])
+            self._frontier = Frontier(self._tokens[: delta.base_len])
         if len(self._frontier) + len(tokens) > MAX_PREFIX:
             raise InvalidArgument("prefix.tokens", f"the prefix would pass {MAX_PREFIX} tokens")
         self._frontier.publish(tokens)
+        self._tokens = np.concatenate((self._tokens[: delta.base_len], tokens))
         if delta.frontier != self._frontier.digest:
             raise FailedPrecondition(BASE_FIELD, "the prefix arrived at has another digest than the sender's")

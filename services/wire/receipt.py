@@ -10,7 +10,7 @@ from contracts.receipt import Receipt, TokenLogprob, VerifyTimings
 from contracts.sampling import MAX_LOGPROBS
 from protos.draftproof.v1 import receipt_pb2 as pb
 from services.wire.scalars import CLOSINGS, FINISHES, duration
-from services.wire.vector import UINT32, decode_ints, encode_ints
+from services.wire.vector import UINT32, decode_list, encode_list
 
 
 def encode_logprobs(logprobs: Iterable[TokenLogprob]) -> list[pb.TokenLogprob]:
@@ -46,8 +46,8 @@ def encode_receipt(receipt: Receipt) -> pb.Receipt:
         round_hash=receipt.round_hash,
         generation=receipt.generation,
         prefix_len=receipt.prefix_len,
-        tokens=encode_ints(receipt.tokens, UINT32, "receipt.tokens"),
-        accepted_rows=encode_ints(receipt.accepted_rows, UINT32, "receipt.accepted_rows"),
+        tokens=encode_list(receipt.tokens, UINT32, "receipt.tokens"),
+        accepted_rows=encode_list(receipt.accepted_rows, UINT32, "receipt.accepted_rows"),
         closing=CLOSINGS.encode(receipt.closing),
         finish=FINISHES.encode(receipt.finish),
         logprobs=encode_logprobs(receipt.logprobs),
@@ -74,10 +74,8 @@ def decode_receipt(message: pb.Receipt) -> Receipt:
         round_hash=message.round_hash,
         generation=message.generation,
         prefix_len=message.prefix_len,
-        tokens=tuple(decode_ints(message.tokens, UINT32, "receipt.tokens", limit=MAX_NODES + 1).tolist()),
-        accepted_rows=tuple(
-            decode_ints(message.accepted_rows, UINT32, "receipt.accepted_rows", limit=MAX_NODES).tolist()
-        ),
+        tokens=tuple(decode_list(message.tokens, UINT32, "receipt.tokens", limit=MAX_NODES + 1)),
+        accepted_rows=tuple(decode_list(message.accepted_rows, UINT32, "receipt.accepted_rows", limit=MAX_NODES)),
         closing=CLOSINGS.decode(message.closing, "receipt.closing"),
         finish=FINISHES.decode(message.finish, "receipt.finish"),
         logprobs=decode_logprobs(message.logprobs, "receipt.logprobs"),
