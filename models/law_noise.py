@@ -19,6 +19,8 @@ from torch import Tensor
 from contracts.randomness import GOLDEN, gumbel
 
 HEAD = 64
+LARGEST_HEAD = 2048
+MARGIN = 6.0
 
 
 def _signed(value: int) -> int:
@@ -75,8 +77,28 @@ def _at_least(key: int, count: int, threshold: int, device: torch.device) -> npt
     return np.flatnonzero(bits_host >= np.uint64(threshold << 12))
 
 
+def _head(
+    scores: Tensor, count: int, margin: Callable[[float], float]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], float]:
+    """ids and scores of the likeliest few, at least `count` where there are, and an upper bound of all other scores."""
+    floor = margin(float(scores.amax()))
+    near = scores >= floor
+    on_host = scores.device.type == "cpu"
+    ids = np.flatnonzero(near.numpy()) if on_host else near.nonzero().squeeze(1).cpu().numpy()
+    if count <= len(ids) <= LARGEST_HEAD:
+        chosen = scores.numpy()[ids] if on_host else scores[near].cpu().numpy()
+        return ids, chosen.astype(np.float64), floor
+    head = torch.topk(scores, min(max(HEAD, count), scores.shape[0]))
+    values = head.values.double().cpu().numpy()
+    return head.indices.cpu().numpy(), values, float(values[-1])
+
+
 def gumbel_top(
-    scores: Tensor, key: int, count: int, to_log: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+    scores: Tensor,
+    key: int,
+    count: int,
+    to_log: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
+    margin: Callable[[float], float],
 ) -> npt.NDArray[np.int64]:
     """The `count` tokens with the largest to_log(scores) + noise of `key`, best first, ties to the lower id: int64.
 
@@ -84,20 +106,21 @@ def gumbel_top(
     beams and where to find them", ICML 2019). Fewer come back where fewer can be chosen.
 
     scores: float [V] on any device, without NaN or +inf. to_log: increasing map of float64 scores to log weights, applied
-    on the host to a few tokens only; it gives -inf for tokens that cannot be chosen. Only small vectors leave the device.
+    on the host to a few tokens only; it gives -inf for tokens that cannot be chosen. margin: from the largest score to the
+    one MARGIN nats of log weight below it. Only small vectors leave the device.
     """
     vocab = scores.shape[0]
-    head = torch.topk(scores, min(max(HEAD, count), vocab))
-    ids = head.indices.cpu().numpy()
-    logs = to_log(head.values.double().cpu().numpy())
-    noisy = logs + gumbel(key, ids)
-    if len(ids) < vocab and logs[-1] > -np.inf:
-        # A token outside the head has log weight <= logs[-1]; to enter, its noise must lift it to the head's count-th best.
-        needed = np.partition(noisy, len(noisy) - count)[len(noisy) - count] - logs[-1]
+    ids, values, rest = _head(scores, count, margin)
+    noisy = to_log(values) + gumbel(key, ids)
+    bound = float(to_log(np.array([rest]))[0])
+    if len(ids) < vocab and bound > -np.inf:
+        # A token outside the head has log weight <= bound; to enter, its noise must lift it to the head's count-th best.
+        needed = np.partition(noisy, len(noisy) - count)[len(noisy) - count] - bound
         threshold = max(int(np.exp(-np.exp(-needed)) * (1 - 1e-12) * 2.0**52) - 2, 0)
         hopeful = _at_least(key, vocab, threshold, scores.device)
-        # The head's own tokens are already in.
-        hopeful = hopeful[~np.isin(hopeful, ids)]
+        # The head's own tokens are already in. (A set: np.isin costs more than all the rest here.)
+        known = set(ids.tolist())
+        hopeful = np.array([token for token in hopeful.tolist() if token not in known], dtype=np.int64)
         more = to_log(scores[torch.from_numpy(hopeful).to(scores.device)].double().cpu().numpy())
         ids, noisy = np.concatenate([ids, hopeful]), np.concatenate([noisy, more + gumbel(key, hopeful)])
     order = np.lexsort((ids, -noisy))[:count]

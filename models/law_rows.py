@@ -8,6 +8,7 @@ tokens and renormalise what is left (`minus`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from contracts.draft_law import DraftLaw, law_from_probabilities
 from contracts.randomness import Chooser, KeyedChooser, Purpose, gumbel
-from models.law_noise import gumbel_top
+from models.law_noise import MARGIN, gumbel_top
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -147,12 +148,15 @@ class DenseLaw:
         self, probabilities: Tensor | None = None, *, logits: Tensor | None = None, temperature: float = 1.0
     ) -> None:
         self._to_log: Callable[[Floats], Floats]
+        self._margin: Callable[[float], float]
         if probabilities is not None:
             self._scores, self._to_log = probabilities, _log
+            self._margin = lambda largest: largest * math.exp(-MARGIN)
             self.probabilities = probabilities
         else:
             assert logits is not None
             self._scores, self._to_log = logits, lambda values: values / temperature
+            self._margin = lambda largest: largest - MARGIN * temperature
             self._temperature = temperature
         self.vocab_size = int(self._scores.shape[0])
 
@@ -203,10 +207,10 @@ class DenseLaw:
         return host_ids[order], host[order]
 
     def noisy_argmax(self, key: int) -> int:
-        return int(gumbel_top(self._scores, key, 1, self._to_log)[0])
+        return int(self.noisy_top(key, 1)[0])
 
     def noisy_top(self, key: int, count: int) -> Ints:
-        return gumbel_top(self._scores, key, count, self._to_log)
+        return gumbel_top(self._scores, key, count, self._to_log, self._margin)
 
 
 def law_from_vector(probabilities: Floats, *, device: str | None = None) -> Law:

@@ -5,8 +5,8 @@ likeliest tokens whose cumulative probability reaches p (among equal probabiliti
 Transformers leaves the order open); min-p keeps tokens of at least min_p times the largest probability; typical-p keeps
 the tokens whose surprisal is nearest to the entropy until their mass reaches typical_p, ties with the last one included.
 
-Sorting a whole row would dominate selection, so only a head of the likeliest tokens is sorted, in complete groups of
-ties; if a rule cannot be decided within the head, the head grows.
+Sorting a whole row would dominate selection. Each rule but the last comes down to one threshold, and top-p's is found by
+setting aside what cannot matter and partitioning the rest.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from contracts.sampling import SamplingPolicy
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-FIRST_HEAD = 256
-GROWTH = 16
+SORTABLE = 1024
+PEAK = 1e-3
 
 
 def truncates(policy: SamplingPolicy) -> bool:
@@ -37,76 +37,94 @@ def truncated(logits: Tensor, policy: SamplingPolicy) -> tuple[Ints, Floats]:
 
     logits: float32 [V], edited, on any device, without NaN or +inf and with a finite maximum.
     """
+    top = float(logits.amax())
     vocab = logits.shape[0]
-    total: float | None = None
-    if policy.top_k == 0 and policy.top_p < 1.0:
-        top = logits.amax()
-        total = float(torch.exp((logits - top) / policy.temperature).sum(dtype=torch.float64))
-    size = FIRST_HEAD if policy.typical_p == 1.0 or policy.top_k or policy.top_p < 1.0 or policy.min_p else vocab
-    size = max(size, policy.top_k + 64)
-    while True:
-        kept = _decide(*_head(logits, min(size, vocab)), vocab, policy, total)
-        if kept is not None:
-            ids, weights = kept
-            order = np.argsort(ids)
-            return ids[order], weights[order] / weights.sum()
-        size *= GROWTH
-
-
-def _head(logits: Tensor, size: int) -> tuple[Ints, Floats]:
-    """The likeliest tokens in complete groups of ties, sorted by (logit descending, id): ids, logits float64."""
-    values, ids = torch.topk(logits, size)
-    host, host_ids = values.double().cpu().numpy(), ids.cpu().numpy()
-    if size < logits.shape[0]:
-        complete = host > host[-1]
-        host, host_ids = host[complete], host_ids[complete]
-    order = np.lexsort((host_ids, -host))
-    return host_ids[order], host[order]
-
-
-def _decide(
-    ids: Ints, logits: Floats, vocab: int, policy: SamplingPolicy, total: float | None
-) -> tuple[Ints, Floats] | None:
-    """The surviving (ids, weights), or None if the head is too short to tell. `total`: weight of the whole row."""
-    if len(ids) == 0:
-        return None
-    # `open` says that tokens beyond the head are still in the running.
-    still_open = len(ids) < vocab
-    weights = np.exp((logits - logits[0]) / policy.temperature)
-    if policy.top_k:
-        k = min(policy.top_k, vocab)
-        if still_open and k > len(ids):
-            return None
-        count = int(np.searchsorted(-logits, -logits[min(k, len(ids)) - 1], side="right"))
-        ids, logits, weights, still_open = ids[:count], logits[:count], weights[:count], False
-    if policy.top_p < 1.0:
-        mass = total if still_open and total is not None else float(weights.sum())
-        count = int(np.searchsorted(np.cumsum(weights), policy.top_p * mass, side="left")) + 1
-        if still_open and count > len(ids):
-            return None
-        ids, logits, weights, still_open = ids[:count], logits[:count], weights[:count], False
+    if 0 < policy.top_k < vocab:
+        kept = logits >= torch.topk(logits, policy.top_k).values[-1]
+    elif policy.top_p < 1.0:
+        kept = None
+    elif policy.min_p > 0.0:
+        # The rule itself is applied below; this only keeps whole rows on the device.
+        kept = logits >= top + policy.temperature * math.log(policy.min_p) - 1e-3 * max(1.0, abs(top))
+    else:
+        kept = logits > -torch.inf
+    ids = _nucleus_of_row(logits, top, policy) if kept is None else _indices(kept)
+    weights = np.exp((_values(logits, ids) - top) / policy.temperature)
+    if kept is not None and policy.top_p < 1.0:
+        keep = nucleus(weights, policy.top_p * float(weights.sum()))
+        ids, weights = ids[keep], weights[keep]
     if policy.min_p > 0.0:
-        count = int(np.searchsorted(-weights, -policy.min_p, side="right"))
-        if still_open and count == len(ids):
-            return None
-        ids, logits, weights, still_open = ids[:count], logits[:count], weights[:count], False
+        keep = weights >= policy.min_p
+        ids, weights = ids[keep], weights[keep]
     if policy.typical_p < 1.0:
-        if still_open:
-            return None
-        ids, weights = _typical(ids, weights, policy.typical_p)
+        keep = _typical(weights / weights.sum(), policy.typical_p)
+        ids, weights = ids[keep], weights[keep]
     positive = weights > 0.0
-    return ids[positive], weights[positive]
+    ids, weights = ids[positive], weights[positive]
+    return ids, weights / weights.sum()
 
 
-def _typical(ids: Ints, weights: Floats, mass: float) -> tuple[Ints, Floats]:
-    """Meister et al., "Locally typical sampling", TACL 2023."""
-    p = weights / weights.sum()
+def _indices(mask: Tensor) -> Ints:
+    if mask.device.type == "cpu":
+        return np.flatnonzero(mask.numpy())
+    return np.asarray(mask.nonzero().squeeze(1).cpu().numpy())
+
+
+def _values(logits: Tensor, ids: Ints) -> Floats:
+    if logits.device.type == "cpu":
+        return logits.numpy()[ids].astype(np.float64)
+    return np.asarray(logits[torch.from_numpy(ids).to(logits.device)].double().cpu().numpy())
+
+
+def _nucleus_of_row(logits: Tensor, top: float, policy: SamplingPolicy) -> Ints:
+    """Token ids kept by top-p alone, ascending."""
+    weights = (logits - top).div_(policy.temperature).exp_()
+    total = float(weights.sum(dtype=torch.float64))
+    mass = policy.top_p * total
+    # A peaked row is decided among its few likeliest tokens. Else: all tokens below the second floor together hold less
+    # than 1 - p, so the set is complete before it gets to them.
+    for floor in (PEAK, (1.0 - policy.top_p) * total / len(weights) * (1 - 1e-6)):
+        hopeful = _indices(weights >= floor)
+        largest = _values(weights, hopeful)
+        if float(largest.sum()) >= mass:
+            break
+    return hopeful[nucleus(largest, mass)]
+
+
+def nucleus(weights: Floats, mass: float) -> npt.NDArray[np.bool_]:
+    """bool [S]: the smallest set of largest weights whose sum reaches `mass`, of equals the first; all if none does."""
+    inside, above = weights, 0.0
+    while len(inside) > SORTABLE:
+        # Quickselect by mass: the cut lies among those at or above the pivot if they reach the mass, else below it.
+        pivot = float(np.median(inside[:: len(inside) // 256]))
+        upper = inside >= pivot
+        upper_mass = float(inside[upper].sum())
+        if upper.all() or not upper.any():
+            break
+        if above + upper_mass >= mass:
+            inside = inside[upper]
+        else:
+            above += upper_mass
+            inside = inside[~upper]
+    ordered = np.sort(inside)[::-1]
+    reached = int(np.searchsorted(above + np.cumsum(ordered), mass, side="left"))
+    if reached >= len(ordered):
+        return np.asarray(weights >= ordered[-1])
+    cut = ordered[reached]
+    keep = np.asarray(weights >= cut)
+    tied = np.flatnonzero(weights == cut)
+    wanted = reached + 1 - int(np.count_nonzero(ordered > cut))
+    keep[tied[wanted:]] = False
+    return keep
+
+
+def _typical(p: Floats, mass: float) -> npt.NDArray[np.bool_]:
+    """Meister et al., "Locally typical sampling", TACL 2023: bool [S]."""
     surprisal = np.full(len(p), math.inf)
     np.log(p, out=surprisal, where=p > 0.0)
     surprisal[p > 0.0] *= -1.0
     entropy = float((p[p > 0.0] * surprisal[p > 0.0]).sum())
     distance = np.abs(surprisal - entropy)
-    order = np.lexsort((ids, distance))
+    order = np.argsort(distance, kind="stable")
     last = min(int((np.cumsum(p[order]) < mass).sum()), len(order) - 1)
-    keep = distance <= distance[order[last]]
-    return ids[keep], weights[keep]
+    return np.asarray(distance <= distance[order[last]])
