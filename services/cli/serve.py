@@ -12,7 +12,10 @@ from services.logs import set_up_logging
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Run one service in this process: what a container starts. Settings come from DRAFTPROOF_* variables.",
+    help=(
+        "Run one service in this process: what a container starts. Settings come from DRAFTPROOF_* variables.\n\n"
+        "Example: DRAFTPROOF_LOOKUP_MAX_NGRAM=4 draftproof serve proposer"
+    ),
 )
 
 FollowStdin = Annotated[bool, typer.Option("--follow-stdin", help="Stop when standard input ends.", hidden=True)]
