@@ -15,10 +15,12 @@ class Prompt:
     name: str
     kind: str
     text: str
+    system: str = ""
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        return [{"role": "user", "content": self.text}]
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, {"role": "user", "content": self.text}]
 
 
 def prompt_folder() -> Path:
@@ -34,14 +36,13 @@ def _lines(name: str, count: int) -> list[dict[str, object]]:
         return [json.loads(line) for _, line in zip(range(count), file, strict=False)]
 
 
+EDITOR = "You are a code editor. You are given code and an instruction. Reply with the complete edited code and nothing else."
+
+
 def edit_prompts(count: int) -> list[Prompt]:
-    """The first `count` EditEval tasks: an instruction and the code to change."""
+    """The first `count` EditEval tasks: the code to change and the instruction, to a model told that it is an editor."""
     return [
-        Prompt(
-            str(row["task_id"]),
-            "edit",
-            f"{str(row['instruction']).strip()}\n\n```python\n{row['input']}\n```\n\nReply with the whole changed code.",
-        )
+        Prompt(str(row["task_id"]), "edit", f"{row['input']}\n\n{str(row['instruction']).strip()}", EDITOR)
         for row in _lines("edit_eval_half.jsonl", count)
     ]
 

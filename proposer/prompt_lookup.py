@@ -9,6 +9,9 @@ settings, because published matchers differ (L: prefix length, n: n-gram, k: tok
     earliest  clipped       first occurrence           s < L                    Transformers 5.24
     earliest  full_length   first occurrence           s < L - n, s + k <= L    the original prompt-lookup-decoding
 
+How much is copied may grow with how much matched: `spec_factor` candidates per matched token (SuffixDecoding,
+arXiv 2411.04975, section 4: a longer match makes each further token likelier to hold, and every candidate costs a row).
+
 A copied continuation has no probability: semantics are absent and the relation is a deterministic lookup, so only
 verifiers that need no q may consume it.
 """
@@ -35,6 +38,7 @@ from proposer.suffix_scan import suffix_occurrences
 
 MAX_NGRAM = 64
 MAX_BRANCHES = 16
+MAX_SPEC_FACTOR = 64
 # Repetitive text has thousands of occurrences with the same continuation; looking at more of them finds little.
 _OCCURRENCES_PER_BRANCH = 32
 
@@ -47,7 +51,8 @@ class PromptLookupSettings:
     """What the source does unless a request's options say otherwise.
 
     branches: how many distinct continuations to offer; above 1 they form a tree, longest match first, then by `rule`.
-    max_nodes: the largest offer.
+    max_nodes: the largest offer. spec_factor: the most tokens copied per matched token; 0 copies up to the budget whatever
+    matched.
     Raises InvalidArgument for values that make no matcher.
     """
 
@@ -57,6 +62,7 @@ class PromptLookupSettings:
     max_ngram: int = 3
     branches: int = 1
     max_nodes: int = 64
+    spec_factor: int = 0
 
     def __post_init__(self) -> None:
         if self.rule not in ("latest", "earliest"):
@@ -70,6 +76,7 @@ class PromptLookupSettings:
             ("max_ngram", self.min_ngram, self.max_ngram, MAX_NGRAM),
             ("branches", 1, self.branches, MAX_BRANCHES),
             ("max_nodes", 1, self.max_nodes, MAX_NODES),
+            ("spec_factor", 0, self.spec_factor, MAX_SPEC_FACTOR),
         ):
             if not low <= value <= high:
                 raise InvalidArgument(f"prompt_lookup.{name}", f"{value} is outside [{low}, {high}]")
@@ -162,6 +169,10 @@ def grow(continuations: Sequence[Sequence[int]], node_budget: int) -> tuple[list
     return tokens, parents
 
 
+def _length(match: Match, spec_factor: int, wanted: int) -> int:
+    return min(wanted, spec_factor * match.length) if spec_factor else wanted
+
+
 class PromptLookup:
     """The source `prompt_lookup`. Keeps nothing between calls."""
 
@@ -182,6 +193,7 @@ class PromptLookup:
             "min_ngram": (1, MAX_NGRAM),
             "max_ngram": (1, MAX_NGRAM),
             "branches": (1, self._settings.branches),
+            "spec_factor": (0, MAX_SPEC_FACTOR),
         }
 
     def describe(self) -> SourceDescription:
@@ -194,7 +206,8 @@ class PromptLookup:
         """Nothing to give back."""
 
     def propose(self, request: ProposeRequest) -> Proposal:
-        """Options: `min_ngram` and `max_ngram` (1 to 64), `branches` (1 to the setting). See `Source.propose`."""
+        """Options: `min_ngram` and `max_ngram` (1 to 64), `branches` (1 to the setting), `spec_factor` (0 to
+        64). See `Source.propose`."""
         started = perf_counter_ns()
         settings = self._settings
         options = read_options(request.options, self._limits) if request.options else request.options
@@ -203,6 +216,7 @@ class PromptLookup:
         if max_ngram < min_ngram:
             raise InvalidArgument("options.max_ngram", f"{max_ngram} is below min_ngram, {min_ngram}")
         branches = options.get("branches", settings.branches)
+        spec_factor = options.get("spec_factor", settings.spec_factor)
         budget = min(request.node_budget, settings.max_nodes)
         wanted = min(budget, request.max_depth)
         matches: list[Match] = []
@@ -216,7 +230,10 @@ class PromptLookup:
                 wanted=wanted,
             )
             matches = list(islice(ranked, 1 if branches == 1 else branches * _OCCURRENCES_PER_BRANCH))
-        continuations = (request.prefix[match.start : match.start + wanted].tolist() for match in matches)
+        continuations = (
+            request.prefix[match.start : match.start + _length(match, spec_factor, wanted)].tolist()
+            for match in matches
+        )
         tokens, parents = grow(distinct(continuations, branches), budget)
         name = self._description.name
         nodes: list[ProposalNode] = []

@@ -17,8 +17,10 @@ from contracts.errors import InvalidArgument
 
 PREFIX = "DRAFTPROOF_"
 DEFAULT_MODEL = "smollm2-135m-instruct"
-# Read by scripts/bootstrap.py before there are settings.
-SET_UP_VARIABLES = frozenset({"DRAFTPROOF_TORCH_INDEX", "DRAFTPROOF_ALLOW_CUDA_TORCH"})
+# Read by scripts/bootstrap.py, tests and benchmarks, not by any service.
+SET_UP_VARIABLES = frozenset(
+    {"DRAFTPROOF_TORCH_INDEX", "DRAFTPROOF_ALLOW_CUDA_TORCH", "DRAFTPROOF_PROMPTS", "DRAFTPROOF_GOLDENS"}
+)
 
 
 class ProcessSettings(BaseSettings):
@@ -74,7 +76,10 @@ class ProposerSettings(ModelSettings):
         "clipped", description="whether a continuation may be shorter than asked for"
     )
     lookup_min_ngram: int = Field(1, ge=1, le=64, description="shortest n-gram that prompt lookup matches")
-    lookup_max_ngram: int = Field(3, ge=1, le=64, description="longest n-gram that prompt lookup matches")
+    lookup_max_ngram: int = Field(16, ge=1, le=64, description="longest n-gram that prompt lookup matches")
+    lookup_spec_factor: int = Field(
+        2, ge=0, le=64, description="most tokens that prompt lookup copies per matched token; 0: no such limit"
+    )
     lookup_branches: int = Field(1, ge=1, le=16, description="continuations that prompt lookup offers")
     draft_model: str = Field("", description="a draft model, named as `model` is; empty: none")
     draft_dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the draft model's weights")
@@ -113,7 +118,7 @@ class OrchestratorServiceSettings(ModelSettings):
     default_index: str = Field("", description="index of a request that names none; empty: the only one served")
     node_budget: int = Field(24, ge=0, description="candidates a round, where a request does not say")
     max_node_budget: int = Field(64, ge=1, le=512, description="most candidates a round may ask for")
-    max_depth: int = Field(12, ge=1, description="deepest candidate, where a request does not say")
+    max_depth: int = Field(16, ge=1, description="deepest candidate, where a request does not say")
     propose_deadline_ms: float = Field(50.0, gt=0, description="how long a round waits for its sources")
     verify_timeout_ms: float = Field(30_000.0, gt=0, description="after it one Verify call counts as lost")
     lease_ms: int = Field(60_000, ge=1, description="how long a verifier keeps a session that nobody uses")

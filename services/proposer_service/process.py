@@ -28,6 +28,7 @@ def build_proposer(settings: ProposerSettings) -> LocalProposer:
         min_ngram=settings.lookup_min_ngram,
         max_ngram=settings.lookup_max_ngram,
         branches=settings.lookup_branches,
+        spec_factor=settings.lookup_spec_factor,
     )
     sources: list[Source] = [PromptLookup(lookup)]
     if settings.draft_model:

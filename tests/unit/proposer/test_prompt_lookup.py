@@ -67,6 +67,16 @@ def test_the_settings_cap_an_offer_below_the_budget() -> None:
     assert len(propose(PromptLookupSettings(max_nodes=2), [1, 2, 3, 4, 1]).nodes) == 2
 
 
+@pytest.mark.parametrize(("matched", "factor", "expected"), [(1, 2, 2), (3, 2, 6), (3, 1, 3), (3, 0, 9), (1, 64, 9)])
+def test_a_spec_factor_copies_in_proportion_to_what_matched(matched: int, factor: int, expected: int) -> None:
+    suffix = list(range(100, 100 + matched))
+    prefix = [*suffix, *range(1, 10), 50, *suffix]
+    settings = PromptLookupSettings(max_ngram=16, spec_factor=factor)
+    assert len(propose(settings, prefix, node_budget=9).nodes) == expected
+    by_option = PromptLookupSettings(max_ngram=16)
+    assert len(propose(by_option, prefix, node_budget=9, options={"spec_factor": factor}).nodes) == expected
+
+
 def test_n_gram_limits_of_settings_and_options_are_obeyed() -> None:
     prefix = [1, 2, 9, 8, 2, 7, 1, 2]
     assert propose(PromptLookupSettings(), prefix, node_budget=1).nodes[0].token == 9
