@@ -36,7 +36,7 @@ def _lines(name: str, count: int) -> list[dict[str, object]]:
         return [json.loads(line) for _, line in zip(range(count), file, strict=False)]
 
 
-EDITOR = "You are a code editor. You are given code and an instruction. Reply with the complete edited code and nothing else."
+EDITOR = "You are a code editor. You are given code and an instruction. Reply with the complete edited code and nothing else."  # noqa: E501
 
 
 def edit_prompts(count: int) -> list[Prompt]:

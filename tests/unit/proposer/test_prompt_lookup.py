@@ -72,9 +72,11 @@ def test_a_spec_factor_copies_in_proportion_to_what_matched(matched: int, factor
     suffix = list(range(100, 100 + matched))
     prefix = [*suffix, *range(1, 10), 50, *suffix]
     settings = PromptLookupSettings(max_ngram=16, spec_factor=factor)
-    assert len(propose(settings, prefix, node_budget=9).nodes) == expected
+    assert len(propose(settings, prefix, node_budget=9, max_depth=16).nodes) == expected
     by_option = PromptLookupSettings(max_ngram=16)
-    assert len(propose(by_option, prefix, node_budget=9, options={"spec_factor": factor}).nodes) == expected
+    assert (
+        len(propose(by_option, prefix, node_budget=9, max_depth=16, options={"spec_factor": factor}).nodes) == expected
+    )
 
 
 def test_n_gram_limits_of_settings_and_options_are_obeyed() -> None:
