@@ -113,3 +113,18 @@ def test_subtracting_everything_leaves_the_law_and_reports_no_mass() -> None:
         mass, left = law.minus(np.array([0, 1]), p)
         assert mass == 0.0
         assert left is law
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_laws_sample_and_subtract_like_the_reference() -> None:
+    rng = np.random.default_rng(0)
+    tokens, amounts = np.arange(0, 3000, 50), np.full(60, 1e-3)
+    for position in range(50):
+        p = rng.dirichlet(np.full(3000, 0.2))
+        cuda, host = law_from_vector(p, device="cuda"), law_from_vector(p)
+        key = sample_key(3, position)
+        assert cuda.noisy_top(key, 4).tolist() == host.noisy_top(key, 4).tolist()
+        np.testing.assert_allclose(
+            cuda.minus(tokens, amounts)[1].dense(), host.minus(tokens, amounts)[1].dense(), atol=1e-12
+        )

@@ -37,7 +37,7 @@ T = TypeVar("T")
 VOCAB = 3
 HORIZON = 6
 LOOKAHEAD = 3
-SAMPLES = 1500
+SAMPLES = 1000
 FAMILY_ALPHA = 0.01
 PROMPT = (0,)
 POLICY = SamplingPolicy(temperature=0.9, top_p=0.97)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from contracts.topology import SamplingRelation
-from tests.unit.verifier.selection import wrong_variants as wrong
 from tests.unit.verifier.selection.rounds import (
     FAMILY_ALPHA,
     RELATIONS,
@@ -25,6 +24,7 @@ from tests.unit.verifier.selection.rounds import (
     skewed_world,
     transformer_world,
 )
+from tests.unit.verifier.selection.wrong_variants import sampled
 
 ALPHA = FAMILY_ALPHA / TESTS
 INDEPENDENT, WITHOUT = SamplingRelation.INDEPENDENT, SamplingRelation.WITHOUT_REPLACEMENT
@@ -36,19 +36,7 @@ def test_generations_follow_the_targets_law(name: str) -> None:
     assert min(p_values(world, samples(world, shipped_method(name)))) > ALPHA
 
 
-# At SAMPLES generations the noncentrality of each variant's chi-square exceeds 60, so that it passes with probability
-# below 1e-4; position-keyed coins need the coin-flip world and more samples for that.
-WRONG = {
-    "retest every candidate against the original p": Method(
-        INDEPENDENT, (2, 1), lambda graph, laws, chooser, _: wrong.retest_original(graph, laws, chooser)
-    ),
-    "no residual update before the closing token": Method(
-        INDEPENDENT, (2, 1), lambda graph, laws, chooser, _: wrong.residual_dropped(graph, laws, chooser)
-    ),
-    "block prefix accepted by p_i after its suffix was rejected": Method(
-        INDEPENDENT, (1, 1, 1), lambda graph, laws, chooser, _: wrong.block_without_lowering(graph, laws, chooser)
-    ),
-}
+WRONG = sampled()
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -69,8 +57,8 @@ def test_position_keyed_coins_bias_block_verification_over_several_rounds() -> N
     world = coin_flip_world()
     block = shipped_method("block")
     keyed = replace(block, chooser_of=PositionKeyed, coins_of=PositionKeyedDraws)
-    assert min(p_values(world, samples(world, keyed, 3 * SAMPLES, 4))) <= ALPHA
-    assert min(p_values(world, samples(world, block, 3 * SAMPLES, 4))) > ALPHA
+    assert min(p_values(world, samples(world, keyed, 4 * SAMPLES, 4))) <= ALPHA
+    assert min(p_values(world, samples(world, block, 4 * SAMPLES, 4))) > ALPHA
 
 
 def test_text_of_membership_depends_on_the_seed_alone() -> None:

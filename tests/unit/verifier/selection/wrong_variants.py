@@ -1,10 +1,12 @@
 """Mistakes that documents and bug reports name, each as a drop-in for shipped code; every one must fail the shared tests.
 
-`enumerated()` yields (name, marginal error) of each by the very enumeration that the shipped verifiers pass at 1e-12.
+`enumerated()` yields (name, error) of those that the enumeration of the shipped verifiers (which pass it at 1e-12) judges;
+`sampled()` holds those that whole generations judge.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -27,7 +29,9 @@ from tests.helpers.enumeration import (
     laws_for,
 )
 from tests.unit.verifier.selection.cases import Case, laws, shipped
+from tests.unit.verifier.selection.rounds import Method
 from verifier.selection import Selection
+from verifier.selection.typical import ALPHA, EPSILON, threshold
 from verifier.selection.walk import close, numbered_draws
 
 Floats = npt.NDArray[np.float64]
@@ -179,6 +183,15 @@ def _shared_draft_coin() -> float:
     return float(np.abs(marginal - p).max())
 
 
+def _typical_with_maximum() -> float:
+    """Share of plausible tokens whose fate changes when typical acceptance takes the larger of its two bounds."""
+    target = TargetLaws.from_probabilities([[0.88, 0.10, 0.02]]).row(ANCHOR)
+    p = target.dense()
+    right = p > threshold(target.entropy())
+    wrong = p > max(EPSILON, ALPHA * math.exp(-target.entropy()))
+    return float(np.mean(right != wrong))
+
+
 _SELECTS: dict[str, tuple[Select, Case]] = {
     "retest every candidate against the original p": (retest_original, Case("specinfer", "random", 3, (2,))),
     "no residual update before the closing token": (residual_dropped, Case("rejection", "random", 3, (1,))),
@@ -221,3 +234,24 @@ def enumerated() -> Iterator[tuple[str, float]]:
         ),
     )
     yield "draft and accept share a coin", _shared_draft_coin()
+    yield "a maximum where typical acceptance has a minimum", _typical_with_maximum()
+
+
+def sampled() -> dict[str, Method]:
+    """Variants that whole generations over the tiny transformer must catch.
+
+    At the design's sample size the noncentrality of each one's chi-square exceeds 60, so that it passes with probability
+    below 1e-4. Position-keyed coins need the coin-flip world and more samples for that.
+    """
+    independent = SamplingRelation.INDEPENDENT
+    return {
+        "retest every candidate against the original p": Method(
+            independent, (2, 1), lambda graph, target, chooser, _: retest_original(graph, target, chooser)
+        ),
+        "no residual update before the closing token": Method(
+            independent, (2, 1), lambda graph, target, chooser, _: residual_dropped(graph, target, chooser)
+        ),
+        "block prefix accepted by p_i after its suffix was rejected": Method(
+            independent, (1, 1, 1), lambda graph, target, chooser, _: block_without_lowering(graph, target, chooser)
+        ),
+    }
