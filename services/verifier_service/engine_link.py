@@ -146,7 +146,8 @@ class EngineSupervisor:
             await asyncio.wait((link.ready, link.gone), return_when=asyncio.FIRST_COMPLETED)
             if link.ready.done():
                 await self._on_state(True)
-            await link.gone
+            # Waited for beside the future, not on it: cancelling this task must not settle it.
+            await asyncio.wait((link.gone,))
             return link.ready.done()
         finally:
             self._link = None
