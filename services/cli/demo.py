@@ -193,9 +193,7 @@ def report(results: Mapping[str, Mapping[str, Outcome]]) -> None:
     from services.cli.console import ledger_table, out
 
     out.rule("what came out")
-    table = Table(
-        "prompt", "way", "identical to off", "tokens", "passes", "tokens a pass", "ms a token", "time against off"
-    )
+    table = Table("prompt", "way", "same text", "tokens", "passes", "tokens/pass", "ms/token", "speed")
     for name, outcomes in results.items():
         off = outcomes["off"]
         for way, outcome in outcomes.items():
