@@ -36,7 +36,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.verifiers --quick --json out/verifiers.json
 
 lock: $(READY)
-	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' > requirements.lock
+	(echo "# Every package of the environment, pinned; made by 'make lock'. torch is installed first, by scripts/bootstrap.py."; \
+	  $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//') > requirements.lock
 
 clean:
 	rm -rf .venv .cache out
