@@ -18,6 +18,9 @@ from models.cpu.matmul import tile_count
 from models.cpu.tile import CONTINUE, MAX_TILE_ROWS, PANEL, STORE, tile
 from models.cpu.vector import exponentiate, row_max
 
+# Bytes by which the sweep over the values asks for memory in advance.
+_AHEAD = 1024
+
 
 @jit
 def attend(model, work, layer, unit, thread):  # type: ignore[no-untyped-def]
@@ -84,7 +87,8 @@ def _score(entry, query, rows, width, padded, keys, low, stored, scores, stride)
             count = rows * (index + 1) // tiles - m
             target = scores + 4 * (m * stride + panel * PANEL - low)
             source = keys + 4 * panel * PANEL * width
-            tile(entry, count, 0, STORE, query + 4 * m * padded, padded, source, width, target, stride)
+            part, following = query + 4 * m * padded, source + 4 * PANEL * width
+            tile(entry, count, 0, STORE, part, padded, source, width, target, stride, following, 4 * PANEL)
 
 
 @jit
@@ -110,7 +114,8 @@ def _mix_prefix(entry, scores, stride, rows, values, count, capacity, padded, ou
             m = rows * index // tiles
             lines = rows * (index + 1) // tiles - m
             source, target = values + 4 * first * capacity, out + 4 * (m * padded + first)
-            tile(entry, lines, 0, STORE, scores + 4 * m * stride, stride, source, count, target, padded)
+            part, later = scores + 4 * m * stride, source + _AHEAD
+            tile(entry, lines, 0, STORE, part, stride, source, count, target, padded, later, 4 * PANEL)
 
 
 @jit
@@ -127,7 +132,7 @@ def _mix_path(entry, weights, stride, group, path, depth, values, capacity, padd
             for m in range(0, group, MAX_TILE_ROWS):
                 lines = min(MAX_TILE_ROWS, group - m)
                 shares, target = weights + 4 * (m * stride + at), out + 4 * (m * padded + first)
-                tile(entry, lines, 0, CONTINUE, shares, stride, source, run, target, padded)
+                tile(entry, lines, 0, CONTINUE, shares, stride, source, run, target, padded, source, 0)
         at += run
 
 

@@ -1,4 +1,9 @@
-"""Matrix products of a pass, a few panels a unit of work."""
+"""Matrix products of a pass, a few panels a unit of work.
+
+A panel is read from memory once and stays in the second-level cache for all its tiles, which meanwhile ask for the panel
+after it at an even pace. So memory and arithmetic overlap: left to itself, the processor would fetch a panel during its
+first tile only, and the memory would idle during the others.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +29,17 @@ def multiply(entry, rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases
     units = (panels + step - 1) // step
     panel_bytes = depth * PANEL * (2 if bf16 else 4)
     tiles = tile_count(rows)
+    pace = panel_bytes // (depth * max(1, tiles))
     unit = claim(counters, phase)
     while unit < units:
         for panel in range(unit * step, min(panels, (unit + 1) * step)):
+            source = w + panel * panel_bytes
             for index in range(tiles):
                 row = rows * index // tiles
                 count = rows * (index + 1) // tiles - row
                 target = c + 4 * (row * ldc + panel * PANEL)
-                tile(entry, count, bf16, mode, a + 4 * row * lda, lda, w + panel * panel_bytes, depth, target, ldc)
+                ahead = source + panel_bytes + index * pace * depth
+                tile(entry, count, bf16, mode, a + 4 * row * lda, lda, source, depth, target, ldc, ahead, pace)
         finish(counters, phases, phase)
         unit = claim(counters, phase)
     wait(counters, phases, phase, units)
@@ -48,6 +56,7 @@ def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counter
     units = (panels + step - 1) // step
     panel_bytes = depth * PANEL * (2 if bf16 else 4)
     tiles = tile_count(rows)
+    pace = panel_bytes // (depth * tiles)
     both, up = 2 * PANEL, scratch + 4 * PANEL
     unit = claim(counters, phase)
     while unit < units:
@@ -57,8 +66,10 @@ def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counter
                 row = rows * index // tiles
                 count = rows * (index + 1) // tiles - row
                 source = a + 4 * row * lda
-                tile(entry, count, bf16, STORE, source, lda, gate_panel, depth, scratch, both)
-                tile(entry, count, bf16, STORE, source, lda, gate_panel + panel_bytes, depth, up, both)
+                ahead = gate_panel + 2 * panel_bytes + index * 2 * pace * depth
+                tile(entry, count, bf16, STORE, source, lda, gate_panel, depth, scratch, both, ahead, pace)
+                ahead += pace * depth
+                tile(entry, count, bf16, STORE, source, lda, gate_panel + panel_bytes, depth, up, both, ahead, pace)
                 for m in range(count):
                     gate(scratch + 4 * m * both, up + 4 * m * both, c + 4 * ((row + m) * ldc + panel * PANEL))
         finish(counters, phases, phase)

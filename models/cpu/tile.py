@@ -36,29 +36,53 @@ MAX_TILE_ROWS = 6
 # What a tile does with the result it computed.
 STORE, ADD, CONTINUE = 0, 1, 2
 
-_TILE = (I64, I64, I64, I64, I64, I64, I64)
+_TILE = (I64,) * 9
 
 
 @declare
 def tile(
-    _context: Any, entry: Any, rows: Any, packed: Any, mode: Any, a: Any, lda: Any, w: Any, depth: Any, c: Any, ldc: Any
+    _context: Any,
+    entry: Any,
+    rows: Any,
+    packed: Any,
+    mode: Any,
+    a: Any,
+    lda: Any,
+    w: Any,
+    depth: Any,
+    c: Any,
+    ldc: Any,
+    ahead: Any,
+    pace: Any,
 ) -> Any:
     """c[m, :16] (op)= sum over k < depth of a[m, k] * w[k, :16], for m < rows <= 6. All arguments int64.
 
     entry: `tile_entry()`. packed: the panel is bf16. mode: STORE overwrites, ADD adds the sum to what is there, CONTINUE
-    starts the sum from what is there. a, w, c: addresses; lda, ldc: row strides in floats.
+    starts the sum from what is there. a, w, c: addresses; lda, ldc: row strides in floats. ahead, pace: each step of the
+    depth asks for the memory at address `ahead`, which moves on by `pace` bytes; it need not exist.
     """
 
     def codegen(_context: Any, builder: ir.IRBuilder, _signature: Any, values: Any) -> Any:
         kind = ir.FunctionType(VOID, [I64] * len(values[1:]))
         builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
 
-    return types.void(*([types.int64] * 10)), codegen
+    return types.void(*([types.int64] * 12)), codegen
 
 
 @declare
 def _tile_code(
-    _context: Any, rows: Any, packed: Any, mode: Any, a: Any, lda: Any, w: Any, depth: Any, c: Any, ldc: Any
+    _context: Any,
+    rows: Any,
+    packed: Any,
+    mode: Any,
+    a: Any,
+    lda: Any,
+    w: Any,
+    depth: Any,
+    c: Any,
+    ldc: Any,
+    ahead: Any,
+    pace: Any,
 ) -> Any:
     return link("dp_tile", VOID, (I64, I64, *_TILE), _dispatch)
 
@@ -70,11 +94,11 @@ def tile_entry() -> int:
     these twelve bodies are the bulk of the code.
     """
 
-    return compile_entry(_kernel, types.void(*([types.int64] * 9)))
+    return compile_entry(_kernel, types.void(*([types.int64] * 11)))
 
 
-def _kernel(rows, packed, mode, a, lda, w, depth, c, ldc):  # type: ignore[no-untyped-def]
-    _tile_code(rows, packed, mode, a, lda, w, depth, c, ldc)
+def _kernel(rows, packed, mode, a, lda, w, depth, c, ldc, ahead, pace):  # type: ignore[no-untyped-def]
+    _tile_code(rows, packed, mode, a, lda, w, depth, c, ldc, ahead, pace)
 
 
 def _dispatch(builder: ir.IRBuilder, rows: Any, packed: Any, *rest: Any) -> None:
@@ -96,7 +120,18 @@ def _dispatch(builder: ir.IRBuilder, rows: Any, packed: Any, *rest: Any) -> None
 
 
 def _tile_body(rows: int, bf16: bool) -> Any:
-    def build(builder: ir.IRBuilder, mode: Any, a: Any, lda: Any, w: Any, depth: Any, c: Any, ldc: Any) -> None:
+    def build(
+        builder: ir.IRBuilder,
+        mode: Any,
+        a: Any,
+        lda: Any,
+        w: Any,
+        depth: Any,
+        c: Any,
+        ldc: Any,
+        ahead: Any,
+        pace: Any,
+    ) -> None:
         fma = vector_intrinsic(builder.module, "fma", 3)
         float_pointer, vector_pointer = F32.as_pointer(), VECTOR.as_pointer()
         outputs = []
@@ -128,6 +163,7 @@ def _tile_body(rows: int, bf16: bool) -> Any:
 
         builder.position_at_end(body)
         weights = _load_weights(builder, w, k, bf16)
+        _prefetch(builder, builder.add(ahead, builder.mul(k, pace)))
         updated = []
         for row in range(rows):
             scalar = builder.load(builder.gep(inputs[row], [k]), align=4)
@@ -162,6 +198,16 @@ def _load_weights(builder: ir.IRBuilder, w: Any, k: Any, bf16: bool) -> list[Any
     low = builder.shl(words, ir.Constant(INT_VECTOR, [16] * LANES))
     high = builder.and_(words, ir.Constant(INT_VECTOR, [0xFFFF0000] * LANES))
     return [builder.bitcast(half, VECTOR) for half in (low, high)]
+
+
+def _prefetch(builder: ir.IRBuilder, place: Any) -> None:
+    """Start reading the line at an address into all caches."""
+    pointer = ir.PointerType()
+    kind = ir.FunctionType(VOID, [pointer, I32, I32, I32])
+    name = "llvm.prefetch.p0"
+    read, keep, data = I32(0), I32(3), I32(1)
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    builder.call(function, [builder.inttoptr(place, pointer), read, keep, data])
 
 
 def _broadcast(builder: ir.IRBuilder, scalar: Any) -> Any:
