@@ -88,7 +88,7 @@ def _score(entry, query, rows, width, padded, keys, low, stored, scores, stride)
             target = scores + 4 * (m * stride + panel * PANEL - low)
             source = keys + 4 * panel * PANEL * width
             part, following = query + 4 * m * padded, source + 4 * PANEL * width
-            tile(entry, count, 0, STORE, part, padded, source, width, target, stride, following, 4 * PANEL)
+            tile(entry, count, 1, 0, STORE, part, padded, source, width, target, stride, following, 4 * PANEL)
 
 
 @jit
@@ -115,7 +115,7 @@ def _mix_prefix(entry, scores, stride, rows, values, count, capacity, padded, ou
             lines = rows * (index + 1) // tiles - m
             source, target = values + 4 * first * capacity, out + 4 * (m * padded + first)
             part, later = scores + 4 * m * stride, source + _AHEAD
-            tile(entry, lines, 0, STORE, part, stride, source, count, target, padded, later, 4 * PANEL)
+            tile(entry, lines, 1, 0, STORE, part, stride, source, count, target, padded, later, 4 * PANEL)
 
 
 @jit
@@ -132,7 +132,7 @@ def _mix_path(entry, weights, stride, group, path, depth, values, capacity, padd
             for m in range(0, group, MAX_TILE_ROWS):
                 lines = min(MAX_TILE_ROWS, group - m)
                 shares, target = weights + 4 * (m * stride + at), out + 4 * (m * padded + first)
-                tile(entry, lines, 0, CONTINUE, shares, stride, source, run, target, padded, source, 0)
+                tile(entry, lines, 1, 0, CONTINUE, shares, stride, source, run, target, padded, source, 0)
         at += run
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from models.cpu.jit import jit
 from models.cpu.sync import claim, finish, wait
-from models.cpu.tile import MAX_TILE_ROWS, PANEL, STORE, tile
+from models.cpu.tile import MAX_TILE_PANELS, MAX_TILE_ROWS, PANEL, STORE, tile, tile_panels
 from models.cpu.vector import gate
 
 _UNITS_PER_THREAD = 6
+# Bytes, over all the panels read side by side.
+_WIDE_LOOKAHEAD = 2048
 
 
 @jit
@@ -25,21 +27,24 @@ def tile_count(rows):  # type: ignore[no-untyped-def]
 def multiply(entry, rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase, threads):  # type: ignore[no-untyped-def]
     """One thread's share of c (op)= a @ w. a, c: addresses of [rows, lda] and [rows, ldc]; w: of its first panel."""
     panels = ldc // PANEL if rows > 0 else 0
-    step = max(1, panels // (threads * _UNITS_PER_THREAD))
+    wide = tile_panels(rows)
+    step = max(wide, panels // (threads * _UNITS_PER_THREAD) // wide * wide)
     units = (panels + step - 1) // step
     panel_bytes = depth * PANEL * (2 if bf16 else 4)
     tiles = tile_count(rows)
-    pace = panel_bytes // (depth * max(1, tiles))
     unit = claim(counters, phase)
     while unit < units:
-        for panel in range(unit * step, min(panels, (unit + 1) * step)):
+        panel, end = unit * step, min(panels, (unit + 1) * step)
+        while panel < end:
+            side = wide if panel + wide <= end else 1
             source = w + panel * panel_bytes
             for index in range(tiles):
                 row = rows * index // tiles
                 count = rows * (index + 1) // tiles - row
                 target = c + 4 * (row * ldc + panel * PANEL)
-                ahead = source + panel_bytes + index * pace * depth
-                tile(entry, count, bf16, mode, a + 4 * row * lda, lda, source, depth, target, ldc, ahead, pace)
+                ahead, pace = _lookahead(source, panel_bytes, depth, side, 1, index, tiles)
+                tile(entry, count, side, bf16, mode, a + 4 * row * lda, lda, source, depth, target, ldc, ahead, pace)
+            panel += side
         finish(counters, phases, phase)
         unit = claim(counters, phase)
     wait(counters, phases, phase, units)
@@ -49,29 +54,62 @@ def multiply(entry, rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases
 def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counters, phases, phase, threads):  # type: ignore[no-untyped-def]
     """One thread's share of c = silu(a @ gate) * (a @ up), where w alternates panels of gate and up.
 
-    scratch: address of float32 [6, 32], this thread's own.
+    scratch: address of float32 [6, 64], this thread's own.
     """
     panels = ldc // PANEL
-    step = max(1, panels // (threads * _UNITS_PER_THREAD))
+    wide = max(1, tile_panels(rows) // 2)
+    step = max(wide, panels // (threads * _UNITS_PER_THREAD) // wide * wide)
     units = (panels + step - 1) // step
     panel_bytes = depth * PANEL * (2 if bf16 else 4)
     tiles = tile_count(rows)
-    pace = panel_bytes // (depth * tiles)
-    both, up = 2 * PANEL, scratch + 4 * PANEL
+    both, width = 2 * PANEL, MAX_TILE_PANELS * PANEL
     unit = claim(counters, phase)
     while unit < units:
-        for panel in range(unit * step, min(panels, (unit + 1) * step)):
-            gate_panel = w + 2 * panel * panel_bytes
+        panel, end = unit * step, min(panels, (unit + 1) * step)
+        while panel < end:
+            pairs = wide if panel + wide <= end else 1
+            side = tile_panels(rows) if pairs == wide else 1
             for index in range(tiles):
                 row = rows * index // tiles
                 count = rows * (index + 1) // tiles - row
-                source = a + 4 * row * lda
-                ahead = gate_panel + 2 * panel_bytes + index * 2 * pace * depth
-                tile(entry, count, bf16, STORE, source, lda, gate_panel, depth, scratch, both, ahead, pace)
-                ahead += pace * depth
-                tile(entry, count, bf16, STORE, source, lda, gate_panel + panel_bytes, depth, up, both, ahead, pace)
-                for m in range(count):
-                    gate(scratch + 4 * m * both, up + 4 * m * both, c + 4 * ((row + m) * ldc + panel * PANEL))
+                for part in range(0, 2 * pairs, side):
+                    source, target = w + (2 * panel + part) * panel_bytes, scratch + 4 * part * PANEL
+                    ahead, pace = _lookahead(source, panel_bytes, depth, side, 2, index, tiles)
+                    tile(
+                        entry,
+                        count,
+                        side,
+                        bf16,
+                        STORE,
+                        a + 4 * row * lda,
+                        lda,
+                        source,
+                        depth,
+                        target,
+                        width,
+                        ahead,
+                        pace,
+                    )
+                for pair in range(pairs):
+                    for m in range(count):
+                        gates, target = (
+                            scratch + 4 * (m * width + pair * both),
+                            c + 4 * ((row + m) * ldc + panel * PANEL),
+                        )
+                        gate(gates, gates + 4 * PANEL, target + 4 * pair * PANEL)
+            panel += pairs
         finish(counters, phases, phase)
         unit = claim(counters, phase)
     wait(counters, phases, phase, units)
+
+
+@jit
+def _lookahead(source, panel_bytes, depth, side, following, index, tiles):  # type: ignore[no-untyped-def]
+    """What tile `index` of `tiles` asks for while it reads the panels at `source`: where it begins, bytes a step.
+
+    A tile of several panels reads on in each of them. Else the tiles share the panel `following` panels further on.
+    """
+    if side > 1:
+        return source + _WIDE_LOOKAHEAD // side, panel_bytes // depth
+    pace = panel_bytes // (depth * tiles)
+    return source + following * panel_bytes + index * pace * depth, pace

@@ -1,6 +1,8 @@
 """The matrix kernel: 1 to 6 rows by 16 outputs, the depth summed in order, weights converted in registers.
 
-Twelve accumulators, two weight vectors and one broadcast fill the sixteen registers of AVX2. Each output is one chain of
+Twelve accumulators, two weight vectors and one broadcast fill the sixteen registers of AVX2. One or two rows leave most of
+them free and wait for memory, so they may take four or two panels side by side: a core reads several streams faster than
+one, and more chains of sums hide the latency of each. Each output is one chain of
 fused multiply-adds over the depth, whatever the number of rows in the tile: so a row's result does not depend on how
 many rows run beside it.
 
@@ -26,17 +28,28 @@ from models.cpu.jit import (
     compile_entry,
     declare,
     function_in,
+    jit,
     link,
     vector_intrinsic,
 )
 
 PANEL = 2 * LANES
 MAX_TILE_ROWS = 6
+MAX_TILE_PANELS = 4
 
 # What a tile does with the result it computed.
 STORE, ADD, CONTINUE = 0, 1, 2
 
 _TILE = (I64,) * 9
+
+# (rows, panels) of the tiles there are.
+_SHAPES = [(rows, 1) for rows in range(1, MAX_TILE_ROWS + 1)] + [(1, 4), (2, 2)]
+
+
+@jit
+def tile_panels(rows):  # type: ignore[no-untyped-def]
+    """Panels the tile of that many rows may take at once; it may always take one."""
+    return MAX_TILE_PANELS // rows if 0 < rows <= 2 else 1
 
 
 @declare
@@ -44,6 +57,7 @@ def tile(
     _context: Any,
     entry: Any,
     rows: Any,
+    panels: Any,
     packed: Any,
     mode: Any,
     a: Any,
@@ -57,22 +71,25 @@ def tile(
 ) -> Any:
     """c[m, :16] (op)= sum over k < depth of a[m, k] * w[k, :16], for m < rows <= 6. All arguments int64.
 
-    entry: `tile_entry()`. packed: the panel is bf16. mode: STORE overwrites, ADD adds the sum to what is there, CONTINUE
+    entry: `tile_entry()`. panels: 1 or `tile_panels(rows)`; as many that follow each other at w give as many times 16
+    outputs. packed: the panels are bf16. mode: STORE overwrites, ADD adds the sum to what is there, CONTINUE
     starts the sum from what is there. a, w, c: addresses; lda, ldc: row strides in floats. ahead, pace: each step of the
-    depth asks for the memory at address `ahead`, which moves on by `pace` bytes; it need not exist.
+    depth asks for the memory at address `ahead`, and at the same place of as many panels, and moves on by `pace` bytes;
+    that memory need not exist.
     """
 
     def codegen(_context: Any, builder: ir.IRBuilder, _signature: Any, values: Any) -> Any:
         kind = ir.FunctionType(VOID, [I64] * len(values[1:]))
         builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
 
-    return types.void(*([types.int64] * 12)), codegen
+    return types.void(*([types.int64] * 13)), codegen
 
 
 @declare
 def _tile_code(
     _context: Any,
     rows: Any,
+    panels: Any,
     packed: Any,
     mode: Any,
     a: Any,
@@ -84,33 +101,34 @@ def _tile_code(
     ahead: Any,
     pace: Any,
 ) -> Any:
-    return link("dp_tile", VOID, (I64, I64, *_TILE), _dispatch)
+    return link("dp_tile", VOID, (I64, I64, I64, *_TILE), _dispatch)
 
 
 def tile_entry() -> int:
     """Address of the compiled kernel.
 
     Called through its address, because numba compiles whatever a function calls once more with each of its callers, and
-    these twelve bodies are the bulk of the code.
+    these bodies are the bulk of the code.
     """
 
-    return compile_entry(_kernel, types.void(*([types.int64] * 11)))
+    return compile_entry(_kernel, types.void(*([types.int64] * 12)))
 
 
-def _kernel(rows, packed, mode, a, lda, w, depth, c, ldc, ahead, pace):  # type: ignore[no-untyped-def]
-    _tile_code(rows, packed, mode, a, lda, w, depth, c, ldc, ahead, pace)
+def _kernel(rows, panels, packed, mode, a, lda, w, depth, c, ldc, ahead, pace):  # type: ignore[no-untyped-def]
+    _tile_code(rows, panels, packed, mode, a, lda, w, depth, c, ldc, ahead, pace)
 
 
-def _dispatch(builder: ir.IRBuilder, rows: Any, packed: Any, *rest: Any) -> None:
+def _dispatch(builder: ir.IRBuilder, rows: Any, panels: Any, packed: Any, *rest: Any) -> None:
     done = builder.append_basic_block("done")
-    switch = builder.switch(builder.add(builder.shl(packed, I64(3)), rows), done)
+    key = builder.add(builder.shl(builder.add(builder.shl(packed, I64(3)), panels), I64(3)), rows)
+    switch = builder.switch(key, done)
     for bf16 in (False, True):
-        for count in range(1, MAX_TILE_ROWS + 1):
+        for count, side in _SHAPES:
             block = builder.append_basic_block()
-            switch.add_case(I64(8 * bf16 + count), block)
+            switch.add_case(I64(8 * (8 * bf16 + side) + count), block)
             with builder.goto_block(block):
-                name = f"dp_tile_{'bf16' if bf16 else 'fp32'}_{count}"
-                body = function_in(builder.module, name, VOID, _TILE, _tile_body(count, bf16))
+                name = f"dp_tile_{'bf16' if bf16 else 'fp32'}_{count}_{side}"
+                body = function_in(builder.module, name, VOID, _TILE, _tile_body(count, side, bf16))
                 # Register allocation is tuned per tile: inlined into the switch, tiles would share registers.
                 body.attributes.add("noinline")
                 builder.call(body, rest)
@@ -119,7 +137,7 @@ def _dispatch(builder: ir.IRBuilder, rows: Any, packed: Any, *rest: Any) -> None
     builder.ret_void()
 
 
-def _tile_body(rows: int, bf16: bool) -> Any:
+def _tile_body(rows: int, panels: int, bf16: bool) -> Any:
     def build(
         builder: ir.IRBuilder,
         mode: Any,
@@ -138,8 +156,11 @@ def _tile_body(rows: int, bf16: bool) -> Any:
         inputs = []
         for row in range(rows):
             base = builder.inttoptr(builder.add(c, builder.mul(ldc, I64(4 * row))), float_pointer)
-            outputs += [builder.bitcast(builder.gep(base, [I64(half * LANES)]), vector_pointer) for half in (0, 1)]
+            places = [builder.gep(base, [I64(half * LANES)]) for half in range(2 * panels)]
+            outputs += [builder.bitcast(place, vector_pointer) for place in places]
             inputs.append(builder.inttoptr(builder.add(a, builder.mul(lda, I64(4 * row))), float_pointer))
+        panel_bytes = builder.mul(depth, I64(PANEL * (2 if bf16 else 4)))
+        starts = [builder.mul(panel_bytes, I64(panel)) for panel in range(panels)]
         zero = ir.Constant(VECTOR, [0.0] * LANES)
         entry = builder.block
         resume, head, body, store, add, end = (
@@ -162,13 +183,16 @@ def _tile_body(rows: int, bf16: bool) -> Any:
         builder.cbranch(builder.icmp_signed("<", k, depth), body, finished)
 
         builder.position_at_end(body)
-        weights = _load_weights(builder, w, k, bf16)
-        _prefetch(builder, builder.add(ahead, builder.mul(k, pace)))
-        updated = []
+        weights = []
+        for start in starts:
+            weights += _load_weights(builder, builder.add(w, start), k, bf16)
+            _prefetch(builder, builder.add(builder.add(ahead, start), builder.mul(k, pace)))
+        updated: list[Any] = []
         for row in range(rows):
             scalar = builder.load(builder.gep(inputs[row], [k]), align=4)
             spread = _broadcast(builder, scalar)
-            updated += [builder.call(fma, [spread, weights[half], sums[2 * row + half]]) for half in (0, 1)]
+            chains = sums[len(updated) : len(updated) + len(weights)]
+            updated += [builder.call(fma, [spread, *pair]) for pair in zip(weights, chains, strict=True)]
         k.add_incoming(builder.add(k, I64(1)), body)
         for phi, value in zip(sums, updated, strict=True):
             phi.add_incoming(value, body)
