@@ -31,12 +31,17 @@ def describe_retrieval(source: str, index: IndexDescription, *, max_nodes: int) 
     )
 
 
-def to_proposal(source: str, answer: Retrieval, *, round_hash: str) -> Proposal:
-    """The trie as a proposal; counts rank (score) and are never read as q. Raises InvalidArgument for ragged arrays."""
+def to_proposal(source: str, answer: Retrieval, *, round_hash: str, spec_factor: int = 0) -> Proposal:
+    """The trie as a proposal; counts rank (score) and are never read as q. Raises InvalidArgument for ragged arrays.
+
+    spec_factor: the most candidates per matched token (SuffixDecoding, arXiv 2411.04975, section 4); 0: no such limit. The
+    trie comes best first with parents before children, so what is left after the cut is whole.
+    """
     columns = (answer.tokens, answer.parents, answer.depths, answer.counts)
     if len({len(column) for column in columns}) != 1:
         raise InvalidArgument("retrieval.nodes", f"columns of {[len(column) for column in columns]} entries")
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+    kept = spec_factor * answer.match_length if spec_factor else len(answer.tokens)
+    rows = zip(*(column[:kept].tolist() for column in columns), strict=True)
     return Proposal(
         source=source,
         nodes=tuple(
@@ -51,7 +56,7 @@ def to_proposal(source: str, answer: Retrieval, *, round_hash: str) -> Proposal:
             compute_us=answer.compute_us,
             match_length=answer.match_length,
             match_count=answer.match_count,
-            truncated=answer.truncated,
+            truncated=answer.truncated or kept < len(answer.tokens),
             miss=answer.miss,
         ),
     )
@@ -70,11 +75,15 @@ class RetrievalSource:
         *,
         tenant: str,
         max_suffix: int,
+        min_match: int,
+        spec_factor: int,
     ) -> None:
         self._port = port
         self._index = index
         self._tenant = tenant
         self._max_suffix = max_suffix
+        self._min_match = min_match
+        self._spec_factor = spec_factor
         self.description = description
         self.generation = index.live_generation
 
@@ -88,9 +97,10 @@ class RetrievalSource:
                 suffix=request.prefix[-match:],
                 node_budget=request.node_budget,
                 max_depth=min(request.max_depth, self._index.max_depth),
+                min_match=min(self._min_match, match),
                 max_match=match,
                 tenant=self._tenant,
                 live_generation=self.generation,
             )
         )
-        return to_proposal(request.source, answer, round_hash=request.manifest.hash)
+        return to_proposal(request.source, answer, round_hash=request.manifest.hash, spec_factor=self._spec_factor)

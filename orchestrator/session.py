@@ -161,6 +161,8 @@ class Session:
                         binding.index,
                         tenant=self._tenant,
                         max_suffix=self._settings.max_suffix,
+                        min_match=self._settings.retrieval_min_match,
+                        spec_factor=self._settings.retrieval_spec_factor,
                     )
                 )
                 continue

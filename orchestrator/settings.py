@@ -11,6 +11,8 @@ class OrchestratorSettings:
 
     default_sources: used where a request names none; those that nobody serves are recorded as absent.
     default_index: the index of the source `retrieval` where a request names none; "" takes the only one served.
+    retrieval_min_match: shortest suffix that an index is asked to match. retrieval_spec_factor: most candidates that it may
+    offer per matched token; 0: no such limit.
     propose_deadline_ms: how long a round waits for sources whose lateness cannot change the law of the text.
     law_deadline_ms: how long it waits under a verifier that walks laws; a source past it is dropped for the session.
     verify_timeout_ms: after it one Verify call counts as lost. verify_attempts: calls before a replica counts as gone.
@@ -25,6 +27,8 @@ class OrchestratorSettings:
     default_max_depth: int = 12
     depth_limit: int = 64
     max_suffix: int = 64
+    retrieval_min_match: int = 1
+    retrieval_spec_factor: int = 0
     propose_deadline_ms: float = 50.0
     law_deadline_ms: float = 10_000.0
     describe_ttl_ms: float = 1_000.0

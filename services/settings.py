@@ -119,6 +119,10 @@ class OrchestratorServiceSettings(ModelSettings):
     node_budget: int = Field(24, ge=0, description="candidates a round, where a request does not say")
     max_node_budget: int = Field(64, ge=1, le=512, description="most candidates a round may ask for")
     max_depth: int = Field(16, ge=1, description="deepest candidate, where a request does not say")
+    retrieval_min_match: int = Field(2, ge=1, le=64, description="shortest suffix that an index is asked to match")
+    retrieval_spec_factor: int = Field(
+        2, ge=0, le=64, description="most candidates that an index may offer per matched token; 0: no such limit"
+    )
     propose_deadline_ms: float = Field(50.0, gt=0, description="how long a round waits for its sources")
     verify_timeout_ms: float = Field(30_000.0, gt=0, description="after it one Verify call counts as lost")
     lease_ms: int = Field(60_000, ge=1, description="how long a verifier keeps a session that nobody uses")

@@ -31,6 +31,8 @@ def orchestrator_settings(settings: OrchestratorServiceSettings) -> Orchestrator
         default_node_budget=settings.node_budget,
         max_node_budget=settings.max_node_budget,
         default_max_depth=settings.max_depth,
+        retrieval_min_match=settings.retrieval_min_match,
+        retrieval_spec_factor=settings.retrieval_spec_factor,
         propose_deadline_ms=settings.propose_deadline_ms,
         verify_timeout_ms=settings.verify_timeout_ms,
         lease_ms=settings.lease_ms,
