@@ -43,5 +43,5 @@ def test_a_spec_factor_offers_in_proportion_to_what_matched_and_keeps_whole_path
 def test_ragged_columns_are_refused():
     answer = trie()
     ragged = Retrieval(match_length=2, tokens=answer.tokens[:2], parents=answer.parents, depths=answer.depths)
-    with pytest.raises(InvalidArgument, match="retrieval.nodes"):
+    with pytest.raises(InvalidArgument, match="columns of"):
         to_proposal("retrieval", ragged, round_hash="r")
