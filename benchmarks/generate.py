@@ -41,11 +41,12 @@ class Plan:
     edit: int
     spec: int
     seeded: int
+    peer: int
     max_tokens: int
 
 
-FULL = Plan(edit=40, spec=80, seeded=40, max_tokens=128)
-QUICK = Plan(edit=3, spec=3, seeded=2, max_tokens=32)
+FULL = Plan(edit=40, spec=80, seeded=40, peer=12, max_tokens=128)
+QUICK = Plan(edit=3, spec=3, seeded=2, peer=2, max_tokens=32)
 
 
 class Benchmark:
@@ -124,7 +125,9 @@ class Benchmark:
             with transformers_peer(self.checkpoint, "bfloat16") as peer:
                 ours, plain, assisted = await self._speed(on, peer, policy)
             self._speed_figures(ours, plain, assisted)
-            others = {mode: await self.outcomes(on, "identity bf16", self.all, mode, policy) for mode in MODES}
+            others = {
+                mode: ours[mode] + await self.outcomes(on, "identity bf16", self.spec, mode, policy) for mode in MODES
+            }
         partings = []
         for mode in ("lookup", "retrieval", "both"):
             same = 0
@@ -147,10 +150,10 @@ class Benchmark:
         task = self.progress.add_task(
             "speed on edit prompts, bf16, interleaved with Transformers", total=len(self.edit)
         )
-        for prompt in self.edit:
+        for index, prompt in enumerate(self.edit):
             for mode in MODES:
                 ours[mode].append(await generate(on.client, prompt, mode, policy))
-            for rows, lookup in ((plain, 0), (assisted, _TRANSFORMERS_LOOKUP_TOKENS)):
+            for rows, lookup in ((plain, 0), (assisted, _TRANSFORMERS_LOOKUP_TOKENS)) if index < self.plan.peer else ():
                 answer = await asyncio.to_thread(peer.generate, prompt, policy.max_tokens, lookup)
                 rows.append((len(answer["tokens"]), answer["seconds"]))
             self.progress.advance(task)
@@ -176,7 +179,10 @@ class Benchmark:
         rows = {**speeds, "transformers": plain, "transformers_lookup": assisted}
         for name, pairs in rows.items():
             self.figures[f"editeval_{name}_tokens_per_s"] = sum(p[0] for p in pairs) / sum(p[1] for p in pairs)
-        self.figures["editeval_lookup_over_transformers_lookup"] = ratio_of_totals(speeds["lookup"], assisted)[0]
+        peer = len(assisted)
+        self.figures["editeval_peer_prompts"] = peer
+        self.figures["editeval_lookup_over_transformers_lookup"] = ratio_of_totals(speeds["lookup"][:peer], assisted)[0]
+        self.figures["editeval_off_over_transformers"] = ratio_of_totals(speeds["off"][:peer], plain)[0]
         overheads = {
             mode: np.array([r.overhead_us for o in outcomes for r in o.rounds]) / 1e3 for mode, outcomes in ours.items()
         }
