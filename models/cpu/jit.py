@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 from llvmlite import ir
 from numba.core import types
+from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 
 P = ParamSpec("P")
@@ -24,16 +26,33 @@ I32, I64, F32, VOID = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidTyp
 VECTOR = ir.VectorType(F32, LANES)
 INT_VECTOR = ir.VectorType(I32, LANES)
 
+# numba's annotations do not know all of its options.
+_njit: Any = numba.njit
+
+# Name, time of change and size of each file here.
+_SOURCES = [
+    (path.name, path.stat().st_mtime, path.stat().st_size) for path in sorted(Path(__file__).parent.glob("*.py"))
+]
+
 _NUMBA_TYPES = {"void": types.void, "i32": types.int32, "i64": types.int64, "float": types.float32}
 
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile for nopython use; inside, addresses are int64 and wrong ones crash."""
-    try:
-        compiled = numba.njit(nogil=True, cache=True, boundscheck=False)(function)
-    except RuntimeError:
-        # No folder numba may cache in (read-only image): compile at each start.
-        compiled = numba.njit(nogil=True, boundscheck=False)(function)
+    """Compile for calls from compiled code; inside, addresses are int64 and wrong ones crash.
+
+    There is no way in from Python: building one takes a quarter of the time to compile.
+    """
+    return _jit(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def jit_entry(function: Callable[P, R]) -> Callable[P, R]:
+    """As `jit`, and callable from Python."""
+    return _jit(function)
+
+
+def _jit(function: Callable[P, R], **options: bool) -> Callable[P, R]:
+    compiled = _njit(nogil=True, boundscheck=False, **options)(function)
+    _keep_on_disk(compiled)
     return cast("Callable[P, R]", compiled)
 
 
@@ -45,10 +64,23 @@ def compile_entry(function: Callable[..., None], signature: Any) -> int:
 @cache
 def _compiled(function: Callable[..., None], signature: Any) -> Any:
     """Never dropped from the cache: the code goes with the object."""
+    entry = CFunc(function, (signature.args, signature.return_type), locals={}, options={})
+    _keep_on_disk(entry)
+    entry.compile()
+    return entry
+
+
+def _keep_on_disk(compiled: Any) -> None:
+    """Let numba reuse compiled code until any source here changes.
+
+    numba itself looks at the function's own file only, but what it keeps includes everything the function calls.
+    """
     try:
-        return numba.cfunc(signature, cache=True)(function)
+        compiled.enable_caching()
     except RuntimeError:
-        return numba.cfunc(signature)(function)
+        # No folder numba may cache in (read-only image): compile at each start.
+        return
+    compiled._cache._cache_file._source_stamp = _SOURCES
 
 
 def declare(entry: Callable[..., Any]) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 
 from models.cpu.attention import attend
 from models.cpu.heads import prepare_row
-from models.cpu.jit import get, get_int, jit, put
+from models.cpu.jit import get, get_int, jit, jit_entry, put
 from models.cpu.matmul import multiply, multiply_gated
 from models.cpu.sync import claim, finish, wait
 from models.cpu.tile import ADD, MAX_TILE_PANELS, MAX_TILE_ROWS, PANEL, STORE
@@ -16,7 +16,7 @@ PHASES_PER_LAYER = 8
 PHASES_AT_END = 3
 
 
-@jit
+@jit_entry
 def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
     """One thread's part of the pass; the pass is complete when any thread returns. See models.cpu.records."""
     rows, counters, phases = work.rows, work.counters, work.phases

@@ -6,7 +6,7 @@ import numpy as np
 
 from models.backend import Int64Array
 from models.config import DecoderConfig
-from models.cpu.jit import jit
+from models.cpu.jit import jit_entry
 from models.cpu.packing import panels
 from models.cpu.tile import PANEL
 
@@ -33,7 +33,7 @@ class PanelStorage:
         self.values[:, :, start:stop] = np.nan
 
 
-@jit
+@jit_entry
 def _move(keys, values, sources, start):  # type: ignore[no-untyped-def]
     for lane in range(keys.shape[0]):
         for i in range(sources.shape[0]):

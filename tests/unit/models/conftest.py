@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from models.backend import Backend
 from models.load import Dtype, Implementation, load_backend
 from tests.helpers.tiny_models import tiny_checkpoint
 from tests.unit.models.steps import IMPLEMENTATIONS, Load
+
+
+@pytest.fixture(scope="package", autouse=True)
+def single_torch_thread() -> Iterator[None]:
+    """Operators this small take longer to share among threads than to compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
