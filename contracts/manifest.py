@@ -78,7 +78,9 @@ class TargetIdentity:
 
 @dataclass(frozen=True)
 class Manifest(_Sealed):
-    """What one session acts under. `sampling` is SamplingPolicy.to_json(); `releases` maps a source to its index release."""
+    """What one session acts under. `sampling` is SamplingPolicy.to_json(); `releases` maps a source to its index release,
+    `options` a source's option ("<source>.<name>") to the request's value.
+    """
 
     target: TargetIdentity
     sampling: Mapping[str, Any]
@@ -88,6 +90,7 @@ class Manifest(_Sealed):
     node_budget: int
     max_depth: int
     releases: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, int] = field(default_factory=dict)
     topology_compiler: str = TOPOLOGY_COMPILER
     rng: str = RNG_POLICY
     parent: str = ""
@@ -102,6 +105,7 @@ class Manifest(_Sealed):
             "node_budget": self.node_budget,
             "max_depth": self.max_depth,
             "releases": dict(self.releases),
+            "options": dict(self.options),
             "topology_compiler": self.topology_compiler,
             "rng": self.rng,
             "parent": self.parent,

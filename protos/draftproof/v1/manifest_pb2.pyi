@@ -100,6 +100,26 @@ class Manifest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class OptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TARGET_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
@@ -112,6 +132,7 @@ class Manifest(_message.Message):
     RNG_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     HASH_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
     verifier: _builtins.str
     """Name of the verification algorithm."""
     exactness: _builtins.str
@@ -127,7 +148,7 @@ class Manifest(_message.Message):
     parent: _builtins.str
     """Hash of the manifest that this one continues after a failover; empty: none."""
     hash: _builtins.str
-    """SHA-256 (hex) of the canonical bytes of all fields above. A receiver that computes another one refuses."""
+    """SHA-256 (hex) of the canonical bytes of all other fields. A receiver that computes another one refuses."""
     @_builtins.property
     def target(self) -> Global___TargetIdentity:
         """The target."""
@@ -144,6 +165,10 @@ class Manifest(_message.Message):
     def releases(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Index release (id) by source name."""
 
+    @_builtins.property
+    def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """The request's options, by source and name: "prompt_lookup.max_ngram"."""
+
     def __init__(
         self,
         *,
@@ -159,10 +184,11 @@ class Manifest(_message.Message):
         rng: _builtins.str = ...,
         parent: _builtins.str = ...,
         hash: _builtins.str = ...,
+        options: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exactness", b"exactness", "hash", b"hash", "max_depth", b"max_depth", "node_budget", b"node_budget", "parent", b"parent", "releases", b"releases", "rng", b"rng", "sampling", b"sampling", "sources", b"sources", "target", b"target", "topology_compiler", b"topology_compiler", "verifier", b"verifier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exactness", b"exactness", "hash", b"hash", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "parent", b"parent", "releases", b"releases", "rng", b"rng", "sampling", b"sampling", "sources", b"sources", "target", b"target", "topology_compiler", b"topology_compiler", "verifier", b"verifier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

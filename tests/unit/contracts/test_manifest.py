@@ -39,6 +39,7 @@ def test_hash_is_sha256_of_the_canonical_bytes_and_stable_across_key_order() -> 
         replace(MANIFEST, sampling=SamplingPolicy(seed=1).to_json()),
         replace(MANIFEST, sources=(replace(SOURCE, version="v2"),)),
         replace(MANIFEST, releases={"s": "r1"}),
+        replace(MANIFEST, options={"s.max_ngram": 3}),
         replace(MANIFEST, verifier="membership"),
         replace(MANIFEST, exactness="heuristic"),
         replace(MANIFEST, node_budget=17),

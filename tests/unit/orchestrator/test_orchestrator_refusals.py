@@ -106,6 +106,12 @@ async def test_default_sources_that_nobody_serves_are_recorded_as_absent():
     assert final.certificate.absent == {"retrieval": "no service offers it"}
 
 
+async def test_options_are_sealed_in_the_manifest():
+    options = {"prompt_lookup": {"max_ngram": 2}}
+    _, final = await collect(orchestrator(FakeVerifier()).generate(ask(sources=("prompt_lookup",), options=options)))
+    assert b'"options":{"prompt_lookup.max_ngram":2}' in final.certificate.manifest
+
+
 async def test_a_verifier_that_never_answered_is_an_error():
     verifier = FakeVerifier()
     verifier.down = True

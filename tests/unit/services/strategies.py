@@ -152,6 +152,7 @@ manifests = st.builds(
     node_budget=counts,
     max_depth=counts,
     releases=st.dictionaries(names, digests, max_size=2),
+    options=st.dictionaries(names, st.integers(-(1 << 63), (1 << 63) - 1), max_size=2),
     parent=digests,
 )
 
