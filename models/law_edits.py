@@ -35,6 +35,9 @@ class LogitEdits:
         self._ends = np.array(sorted(set(eos_ids) | set(policy.stop_ids)), dtype=np.int64)
         self._seen = np.zeros(vocab_size if self._penalised else 0, dtype=np.bool_)
         self._counts = np.zeros(vocab_size if self._penalised else 0, dtype=np.int64)
+        self._plain = not (
+            self._penalised or policy.min_tokens or len(self._bias_ids) or len(self._banned) or len(self._allowed)
+        )
         self._known = 0
         self._prefix_len = 0
 
@@ -48,6 +51,11 @@ class LogitEdits:
 
     def _too_short(self, depth: int) -> bool:
         return self._prefix_len - self._prompt_len + depth < self._policy.min_tokens
+
+    @property
+    def never(self) -> bool:
+        """Whether no node has any edit."""
+        return self._plain
 
     def edits_at(self, depth: int) -> bool:
         """Whether a node at `depth` (0: the anchor) has any edit."""

@@ -20,10 +20,14 @@ from torch import Tensor
 
 from contracts.draft_law import DraftLaw, law_from_probabilities
 from contracts.randomness import Chooser, KeyedChooser, Purpose, gumbel
+from models.law_kernels import exp_sums, normalised, values_at
 from models.law_noise import MARGIN, gumbel_top
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+# 1 - sum p keeps twelve digits down to this.
+SUBTRACTABLE = 1e-3
 
 
 class Law(Protocol):
@@ -33,6 +37,10 @@ class Law(Protocol):
 
     def at(self, tokens: Ints) -> Floats:
         """Probabilities of `tokens` [K], on the host."""
+        ...
+
+    def of(self, token: int) -> float:
+        """Probability of one token."""
         ...
 
     def minus(self, tokens: Ints, amounts: Floats) -> tuple[float, Law]:
@@ -96,6 +104,10 @@ class SparseLaw:
         i = np.minimum(np.searchsorted(self.ids, tokens), len(self.ids) - 1)
         return np.where(self.ids[i] == tokens, self.probabilities[i], 0.0)
 
+    def of(self, token: int) -> float:
+        i = int(self.ids.searchsorted(token))
+        return float(self.probabilities[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
+
     def _normalised(self, left: Floats) -> tuple[float, Law]:
         mass = float(left.sum())
         if mass <= 0.0:
@@ -142,35 +154,63 @@ def _log(values: Floats) -> Floats:
 
 
 class DenseLaw:
-    """Either `probabilities` float64 [V] on a device, or `logits` float32 [V] there with a temperature (p on demand)."""
+    """Either `probabilities` float64 [V] on a device (or what makes them when first needed), or `logits` float32 [V] there.
+
+    Logits are without NaN and +inf, `top` their finite maximum (found if not given). Their probabilities are made only
+    where the whole row is needed: single tokens and the entropy take one sum over it.
+    """
 
     def __init__(
-        self, probabilities: Tensor | None = None, *, logits: Tensor | None = None, temperature: float = 1.0
+        self,
+        probabilities: Tensor | Callable[[], Tensor] | None = None,
+        *,
+        logits: Tensor | None = None,
+        top: float | None = None,
+        temperature: float = 1.0,
+        vocab_size: int = 0,
     ) -> None:
-        self._to_log: Callable[[Floats], Floats]
-        self._margin: Callable[[float], float]
-        if probabilities is not None:
-            self._scores, self._to_log = probabilities, _log
-            self._margin = lambda largest: largest * math.exp(-MARGIN)
-            self.probabilities = probabilities
-        else:
-            assert logits is not None
-            self._scores, self._to_log = logits, lambda values: values / temperature
-            self._margin = lambda largest: largest - MARGIN * temperature
-            self._temperature = temperature
-        self.vocab_size = int(self._scores.shape[0])
+        self._make = probabilities
+        self._logits = logits
+        self._temperature = temperature
+        if logits is not None:
+            self._top = float(logits.amax()) if top is None else top
+            vocab_size = int(logits.shape[0])
+        self.vocab_size = vocab_size or len(self.probabilities)
+
+    @cached_property
+    def _sums(self) -> tuple[float, float]:
+        assert self._logits is not None
+        return exp_sums(self._logits, self._top, self._temperature)
 
     @cached_property
     def probabilities(self) -> Tensor:
-        scaled = (self._scores - self._scores.amax()).double()
-        weights = scaled.div_(self._temperature).exp_()
-        return weights.div_(weights.sum())
-
-    def _index(self, tokens: Ints) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(tokens)).to(self._scores.device)
+        """float64 [V] on the device."""
+        if self._logits is not None:
+            return normalised(self._logits, self._top, self._temperature, self._sums[0])
+        assert self._make is not None
+        return self._make if isinstance(self._make, Tensor) else self._make()
 
     def at(self, tokens: Ints) -> Floats:
-        return np.asarray(self.probabilities[self._index(tokens)].cpu().numpy())
+        if self._logits is None:
+            return values_at(self.probabilities, tokens)
+        return np.asarray(np.exp((values_at(self._logits, tokens) - self._top) / self._temperature) / self._sums[0])
+
+    def of(self, token: int) -> float:
+        return float(self.at(np.array([token]))[0])
+
+    def _index(self, tokens: Ints) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(tokens)).to(self.probabilities.device)
+
+    def _with(self, tokens: Ints, values: Floats, mass: float) -> Tensor:
+        """A new float64 [V]: this law's probabilities, `values` at `tokens`, all divided by `mass`."""
+        if self._logits is None:
+            out = self.probabilities / mass
+        else:
+            out = normalised(self._logits, self._top, self._temperature, self._sums[0] * mass)
+        out[torch.from_numpy(np.ascontiguousarray(tokens)).to(out.device)] = torch.from_numpy(values / mass).to(
+            out.device
+        )
+        return out
 
     def _normalised(self, left: Tensor) -> tuple[float, Law]:
         mass = float(left.sum())
@@ -179,11 +219,14 @@ class DenseLaw:
         return mass, DenseLaw(left.div_(mass))
 
     def minus(self, tokens: Ints, amounts: Floats) -> tuple[float, Law]:
-        where = self._index(tokens)
-        taken = torch.from_numpy(np.ascontiguousarray(amounts)).to(self._scores.device)
-        left = self.probabilities.clone()
-        left[where] = (left[where] - taken).clamp_(min=0.0)
-        return self._normalised(left)
+        here = self.at(tokens)
+        left = np.maximum(here - amounts, 0.0)
+        untouched = 1.0 - float(here.sum())
+        if untouched < SUBTRACTABLE:
+            return self._normalised(self._with(tokens, left, 1.0))
+        mass = untouched + float(left.sum())
+        # Most residuals are only weighed and never read: leaf-to-root walks make one per rejected node.
+        return mass, DenseLaw(lambda: self._with(tokens, left, mass), vocab_size=self.vocab_size)
 
     def minus_elsewhere(self, amount: float, spared: Ints) -> tuple[float, Law]:
         where = self._index(spared)
@@ -192,7 +235,10 @@ class DenseLaw:
         return self._normalised(left)
 
     def entropy(self) -> float:
-        return float(torch.special.entr(self.probabilities).sum())
+        if self._logits is None:
+            return float(torch.special.entr(self.probabilities).sum())
+        total, weighted = self._sums
+        return math.log(total) - weighted / total
 
     def dense(self) -> Floats:
         return np.asarray(self.probabilities.cpu().numpy())
@@ -210,7 +256,11 @@ class DenseLaw:
         return int(self.noisy_top(key, 1)[0])
 
     def noisy_top(self, key: int, count: int) -> Ints:
-        return gumbel_top(self._scores, key, count, self._to_log, self._margin)
+        if self._logits is None:
+            floor = float(self.probabilities.amax()) * math.exp(-MARGIN)
+            return gumbel_top(self.probabilities, key, count, _log, floor)
+        temperature = self._temperature
+        return gumbel_top(self._logits, key, count, lambda x: x / temperature, self._top - MARGIN * temperature)
 
 
 def law_from_vector(probabilities: Floats, *, device: str | None = None) -> Law:

@@ -19,12 +19,14 @@ import torch
 from torch import Tensor
 
 from contracts.sampling import SamplingPolicy
+from models.law_kernels import at_least, exp_sums, values_at
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 SORTABLE = 1024
 PEAK = 1e-3
+FINITE = float(np.finfo(np.float32).min)
 
 
 def truncates(policy: SamplingPolicy) -> bool:
@@ -32,27 +34,26 @@ def truncates(policy: SamplingPolicy) -> bool:
     return policy.top_k > 0 or policy.top_p < 1.0 or policy.min_p > 0.0 or policy.typical_p < 1.0
 
 
-def truncated(logits: Tensor, policy: SamplingPolicy) -> tuple[Ints, Floats]:
+def truncated(logits: Tensor, top: float, policy: SamplingPolicy) -> tuple[Ints, Floats]:
     """ids int64 [S] ascending and probabilities float64 [S] of the truncated, renormalised law.
 
-    logits: float32 [V], edited, on any device, without NaN or +inf and with a finite maximum.
+    logits: float32 [V], edited, on any device, without NaN or +inf; `top` their finite maximum.
     """
-    top = float(logits.amax())
-    vocab = logits.shape[0]
-    if 0 < policy.top_k < vocab:
-        kept = logits >= torch.topk(logits, policy.top_k).values[-1]
-    elif policy.top_p < 1.0:
-        kept = None
-    elif policy.min_p > 0.0:
-        # The rule itself is applied below; this only keeps whole rows on the device.
-        kept = logits >= top + policy.temperature * math.log(policy.min_p) - 1e-3 * max(1.0, abs(top))
+    vocab, temperature = logits.shape[0], policy.temperature
+    if policy.top_p < 1.0 and not 0 < policy.top_k < vocab:
+        ids, weights = _nucleus_of_row(logits, top, policy)
     else:
-        kept = logits > -torch.inf
-    ids = _nucleus_of_row(logits, top, policy) if kept is None else _indices(kept)
-    weights = np.exp((_values(logits, ids) - top) / policy.temperature)
-    if kept is not None and policy.top_p < 1.0:
-        keep = nucleus(weights, policy.top_p * float(weights.sum()))
-        ids, weights = ids[keep], weights[keep]
+        if 0 < policy.top_k < vocab:
+            ids = at_least(logits, float(torch.topk(logits, policy.top_k).values[-1]))
+        elif policy.min_p > 0.0:
+            # The rule itself is applied below; this only keeps whole rows on the device.
+            ids = at_least(logits, top + temperature * math.log(policy.min_p) - 1e-3 * max(1.0, abs(top)))
+        else:
+            ids = at_least(logits, FINITE)
+        weights = np.exp((values_at(logits, ids) - top) / temperature)
+        if policy.top_p < 1.0:
+            keep = nucleus(weights, policy.top_p * float(weights.sum()))
+            ids, weights = ids[keep], weights[keep]
     if policy.min_p > 0.0:
         keep = weights >= policy.min_p
         ids, weights = ids[keep], weights[keep]
@@ -64,35 +65,28 @@ def truncated(logits: Tensor, policy: SamplingPolicy) -> tuple[Ints, Floats]:
     return ids, weights / weights.sum()
 
 
-def _indices(mask: Tensor) -> Ints:
-    if mask.device.type == "cpu":
-        return np.flatnonzero(mask.numpy())
-    return np.asarray(mask.nonzero().squeeze(1).cpu().numpy())
-
-
-def _values(logits: Tensor, ids: Ints) -> Floats:
-    if logits.device.type == "cpu":
-        return logits.numpy()[ids].astype(np.float64)
-    return np.asarray(logits[torch.from_numpy(ids).to(logits.device)].double().cpu().numpy())
-
-
-def _nucleus_of_row(logits: Tensor, top: float, policy: SamplingPolicy) -> Ints:
-    """Token ids kept by top-p alone, ascending."""
-    weights = (logits - top).div_(policy.temperature).exp_()
-    total = float(weights.sum(dtype=torch.float64))
+def _nucleus_of_row(logits: Tensor, top: float, policy: SamplingPolicy) -> tuple[Ints, Floats]:
+    """Token ids kept by top-p alone, ascending, and their weights, the largest being 1."""
+    total, _ = exp_sums(logits, top, policy.temperature)
     mass = policy.top_p * total
     # A peaked row is decided among its few likeliest tokens. Else: all tokens below the second floor together hold less
     # than 1 - p, so the set is complete before it gets to them.
-    for floor in (PEAK, (1.0 - policy.top_p) * total / len(weights) * (1 - 1e-6)):
-        hopeful = _indices(weights >= floor)
-        largest = _values(weights, hopeful)
-        if float(largest.sum()) >= mass:
+    for floor in (PEAK, (1.0 - policy.top_p) * total / len(logits) * (1 - 1e-6)):
+        ids = at_least(logits, top + policy.temperature * math.log(floor))
+        weights = np.exp((values_at(logits, ids) - top) / policy.temperature)
+        if float(weights.sum()) >= mass:
             break
-    return hopeful[nucleus(largest, mass)]
+    keep = nucleus(weights, mass)
+    return ids[keep], weights[keep]
 
 
 def nucleus(weights: Floats, mass: float) -> npt.NDArray[np.bool_]:
     """bool [S]: the smallest set of largest weights whose sum reaches `mass`, of equals the first; all if none does."""
+    if len(weights) <= SORTABLE:
+        order = (-weights).argsort(kind="stable")
+        keep = np.zeros(len(weights), dtype=np.bool_)
+        keep[order[: int(weights[order].cumsum().searchsorted(mass)) + 1]] = True
+        return keep
     inside, above = weights, 0.0
     while len(inside) > SORTABLE:
         # Quickselect by mass: the cut lies among those at or above the pivot if they reach the mass, else below it.

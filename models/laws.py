@@ -13,6 +13,7 @@ the law is the point mass on the largest logit, ties to the lowest id.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from contracts.receipt import TokenLogprob
 from contracts.sampling import SamplingPolicy
 from contracts.topology import path_to
 from models.law_edits import LogitEdits
+from models.law_kernels import on_host
 from models.law_rows import DenseLaw, Law, SparseLaw, draft_law_of, law_from_vector, sample_at
 from models.law_truncation import truncated, truncates
 
@@ -54,7 +56,7 @@ class TargetLaws:
 
     def probability(self, row: int, token: int) -> float:
         """p(token) at `row`, float64."""
-        return float(self.row(row).at(np.array([token]))[0])
+        return self.row(row).of(token)
 
     def log_probs(self, row: int) -> Floats:
         """float64 [V] on the host, -inf off the support: for references and small vocabularies."""
@@ -91,6 +93,20 @@ class _Pass:
         self._parents = parents
         self._edited: dict[int, tuple[Tensor, float]] = {}
 
+    @cached_property
+    def _tops(self) -> list[float]:
+        """The largest raw logit of every row in one transfer: on a device each question of its own is a wait."""
+        return [float(top) for top in self._logits.amax(dim=1).tolist()]
+
+    @cached_property
+    def _argmaxes(self) -> list[int]:
+        """The first token of the largest raw logit of every row, in one transfer."""
+        return [int(token) for token in self._logits.argmax(dim=1).tolist()]
+
+    def _raw(self, row: int) -> tuple[Tensor, float]:
+        raw = self._logits[row + 1]
+        return raw, float(raw.amax()) if on_host(raw) else self._tops[row + 1]
+
     def edited(self, row: int) -> tuple[Tensor, float]:
         """Edited logits [V] with a finite maximum, and that maximum."""
         if row not in self._edited:
@@ -98,37 +114,52 @@ class _Pass:
         return self._edited[row]
 
     def _edit(self, row: int) -> tuple[Tensor, float]:
-        raw = self._logits[row + 1]
+        raw, top = self._raw(row)
+        if self._edits.never:
+            return _with_finite_top(raw, top, row)
         path = self._tokens[list(path_to(self._parents, row))]
-        edited = self._edits.apply(raw, path) if self._edits.edits_at(len(path)) else raw
-        top = float(edited.amax())
-        if np.isnan(top) or (edited is not raw and bool(torch.isnan(raw).any())):
+        if not self._edits.edits_at(len(path)):
+            return _with_finite_top(raw, top, row)
+        if np.isnan(top):
+            # Before the edits, which could hide it.
             raise Internal("logits", f"NaN in the logits of predictor row {row}")
-        if top == np.inf:
-            zero = torch.zeros((), dtype=edited.dtype, device=edited.device)
-            return torch.where(edited == torch.inf, zero, -torch.inf), 0.0
-        if top == -np.inf:
-            if edited is raw or not bool((raw > -torch.inf).any()):
-                raise Internal("logits", f"all logits of predictor row {row} are -inf")
+        edited = self._edits.apply(raw, path)
+        edited_top = float(edited.amax())
+        if edited_top == -np.inf < top:
             raise InvalidArgument("sampling", f"bans and allowed ids leave no token at predictor row {row}")
-        return edited, top
+        return _with_finite_top(edited, edited_top, row)
 
     def argmax(self, row: int) -> int:
         edited, top = self.edited(row)
+        if edited.data_ptr() == self._logits[row + 1].data_ptr() and not on_host(edited):
+            return self._argmaxes[row + 1]
         # Far faster on the CPU than argmax, and the first of equals by construction.
-        return int((edited == top).nonzero()[0, 0])
+        return int(np.argmax(edited.numpy() == np.float32(top))) if on_host(edited) else int(edited.argmax())
 
     def law(self, row: int) -> Law:
-        edited, _ = self.edited(row)
         if self._policy.greedy:
-            return SparseLaw(np.array([self.argmax(row)]), np.ones(1), edited.shape[0])
+            return SparseLaw(np.array([self.argmax(row)]), np.ones(1), self._logits.shape[1])
+        edited, top = self.edited(row)
         if truncates(self._policy):
-            return SparseLaw(*truncated(edited, self._policy), edited.shape[0])
-        return DenseLaw(logits=edited, temperature=self._policy.temperature)
+            return SparseLaw(*truncated(edited, top, self._policy), edited.shape[0])
+        return DenseLaw(logits=edited, top=top, temperature=self._policy.temperature)
 
     def reported(self, row: int, *, raw: bool) -> DenseLaw:
         """The law that logprobs speak of where it is not the processed one."""
-        return DenseLaw(logits=self._logits[row + 1] if raw else self.edited(row)[0])
+        logits, top = _with_finite_top(*self._raw(row), row) if raw else self.edited(row)
+        return DenseLaw(logits=logits, top=top)
+
+
+def _with_finite_top(logits: Tensor, top: float, row: int) -> tuple[Tensor, float]:
+    """The row and its maximum; tokens at +inf become 0 and all others -inf. Raises Internal for NaN and for all -inf."""
+    if np.isnan(top):
+        raise Internal("logits", f"NaN in the logits of predictor row {row}")
+    if top == -np.inf:
+        raise Internal("logits", f"all logits of predictor row {row} are -inf")
+    if top == np.inf:
+        zero = torch.zeros((), dtype=logits.dtype, device=logits.device)
+        return torch.where(logits == torch.inf, zero, -torch.inf), 0.0
+    return logits, top
 
 
 class _PassLaws(TargetLaws):

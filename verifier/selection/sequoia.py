@@ -48,8 +48,7 @@ class Sequoia:
                 if key not in left:
                     left[key] = Remaining(graph.laws[draw.law], laws.vocab_size)
                 token = int(graph.token_ids[draw.row])
-                p = float(target.at(graph.token_ids[draw.row : draw.row + 1])[0])
-                ratio = ratio_of(p, left[key].probability(token), index)
+                ratio = ratio_of(target.of(token), left[key].probability(token), index)
                 if chooser.bernoulli(min(1.0, ratio), Purpose.ACCEPT, draw.source, numbers[index]):
                     accepted = draw.row
                     break

@@ -30,8 +30,8 @@ def residual_walk(graph: CandidateGraph, laws: TargetLaws, chooser: Chooser, nam
         for index in draws_at.get(row, ()):
             draw = graph.draws[index]
             law = graph.laws[draw.law]
-            token = graph.token_ids[draw.row : draw.row + 1]
-            ratio = ratio_of(float(target.at(token)[0]), law.probability(int(token[0])), index)
+            token = int(graph.token_ids[draw.row])
+            ratio = ratio_of(target.of(token), law.probability(token), index)
             if chooser.bernoulli(min(1.0, ratio), Purpose.ACCEPT, draw.source, numbers[index]):
                 accepted = draw.row
                 break

@@ -83,9 +83,8 @@ def traverse(graph: CandidateGraph, laws: TargetLaws, chooser: Chooser, name: st
         if node.budget > 0.0 and node.tested < len(children):
             index = children[node.tested]
             row = graph.draws[index].row
-            token = graph.token_ids[row : row + 1]
-            p = node.budget * float(node.law.at(token)[0])
-            ratio = ratio_of(p, law_of(node, index).probability(int(token[0])), index)
+            token = int(graph.token_ids[row])
+            ratio = ratio_of(node.budget * node.law.of(token), law_of(node, index).probability(token), index)
             node.tested += 1
             if ratio > 0.0:
                 path.append(_Node(index, row, min(1.0, ratio), laws.row(row)))

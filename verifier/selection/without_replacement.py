@@ -26,7 +26,7 @@ class Remaining:
     def probability(self, token: int) -> float:
         """q_i(token) of the next draw, one float64 division from exact integers."""
         if self._left:
-            i = int(np.searchsorted(self._ids, token))
+            i = int(self._ids.searchsorted(token))
             found = i < len(self._ids) and int(self._ids[i]) == token
             return int(self._weights[i]) / self._left if found else 0.0
         return 0.0 if token in self._tried else 1.0 / (self._vocab_size - len(self._tried))
@@ -41,7 +41,7 @@ class Remaining:
     def remove(self, token: int) -> None:
         """Strikes out a drawn token."""
         self._tried.append(token)
-        i = int(np.searchsorted(self._ids, token))
+        i = int(self._ids.searchsorted(token))
         if i < len(self._ids) and int(self._ids[i]) == token:
             self._left -= int(self._weights[i])
             self._weights[i] = 0

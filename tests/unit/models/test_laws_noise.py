@@ -8,7 +8,8 @@ import torch
 from scipy import stats
 
 from contracts.randomness import CoinChooser, Purpose, bits64, gumbel, sample_key
-from models.law_noise import _at_least, bits64_torch, gumbel_top
+from models.law_kernels import bits64_torch, noisy_enough
+from models.law_noise import gumbel_top
 from models.law_rows import DenseLaw, SparseLaw, draw_from, law_from_vector, sample_at
 
 CPU = torch.device("cpu")
@@ -23,7 +24,7 @@ def test_torch_stream_is_bit_equal_to_the_numpy_stream(key: int) -> None:
 def test_bits_above_a_threshold_are_found_on_both_paths() -> None:
     key, threshold = sample_key(1, 2), 1 << 51
     expected = np.flatnonzero((bits64(key, np.arange(3000)) >> np.uint64(12)) >= np.uint64(threshold))
-    np.testing.assert_array_equal(_at_least(key, 3000, threshold, CPU), expected)
+    np.testing.assert_array_equal(noisy_enough(key, 3000, threshold, CPU), expected)
     masked = (bits64_torch(key, 3000, CPU) >> 12).bitwise_and_((1 << 52) - 1)
     np.testing.assert_array_equal((masked >= threshold).nonzero().squeeze(1).numpy(), expected)
 
@@ -38,7 +39,7 @@ def test_pruned_argmax_equals_the_argmax_over_all_perturbed_scores(scale: float)
         with np.errstate(divide="ignore"):
             noisy = scores.double().numpy() / 0.8 + gumbel(key, np.arange(3000))
         for count in (1, 5, 100):
-            top = gumbel_top(scores, key, count, lambda values: values / 0.8, lambda largest: largest - 6.0 * 0.8)
+            top = gumbel_top(scores, key, count, lambda values: values / 0.8, float(scores.amax()) - 6.0 * 0.8)
             assert top.tolist() == np.argsort(-noisy)[:count].tolist()
 
 
