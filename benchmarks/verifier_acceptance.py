@@ -137,7 +137,8 @@ def common_worlds() -> Iterator[Laws]:
     """Synthetic laws over 8 tokens: the draft is the target of another temperature, noised."""
     for seed in range(6):
         rng = np.random.default_rng(seed)
-        table = {(): rng.normal(size=8) * 2, **{(t,): rng.normal(size=8) * 2 for t in range(8)}}
+        prefixes: list[tuple[int, ...]] = [(), *((token,) for token in range(8))]
+        table = {prefix: rng.normal(size=8) * 2 for prefix in prefixes}
         noise = {prefix: rng.normal(size=8) for prefix in table}
 
         def target(prefix: tuple[int, ...], known: dict[tuple[int, ...], np.ndarray] = table) -> Law:

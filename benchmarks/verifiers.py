@@ -22,7 +22,7 @@ from benchmarks.figures import write
 from benchmarks.verifier_acceptance import CHECKPOINT, acceptances
 from benchmarks.verifier_times import times
 from models.load import load_backend
-from tests.unit.verifier.selection import rounds
+from tests.unit.verifier.selection import design, rounds
 from tests.unit.verifier.selection.cases import Case, exact_cases
 from tests.unit.verifier.selection.wrong_variants import enumerated, sampled
 
@@ -45,25 +45,25 @@ def exactness(progress: Progress, quick: bool) -> dict[str, float | int]:
 
 
 def statistics(progress: Progress) -> dict[str, float | int | bool]:
-    world, alpha = rounds.transformer_world(), rounds.FAMILY_ALPHA / rounds.TESTS
+    world, alpha = rounds.transformer_world(), design.ALPHA
     task = progress.add_task("generations", total=len(rounds.RELATIONS) + len(sampled()) + 1)
     ps: dict[str, float] = {}
     for name in rounds.RELATIONS:
-        ps[name] = min(rounds.p_values(world, rounds.samples(world, rounds.shipped_method(name))))
+        ps[name] = min(design.p_values(world, design.samples(world, rounds.shipped_method(name))))
         progress.advance(task)
     caught = {name: error > 1e-4 for name, error in enumerated()}
     for name, method in sampled().items():
-        caught[f"{name} (sampled)"] = min(rounds.p_values(world, rounds.samples(world, method))) <= alpha
+        caught[f"{name} (sampled)"] = min(design.p_values(world, design.samples(world, method))) <= alpha
         progress.advance(task)
     keyed = replace(rounds.shipped_method("block"), chooser_of=rounds.PositionKeyed, coins_of=rounds.PositionKeyedDraws)
     flips = rounds.coin_flip_world()
-    drawn = rounds.samples(flips, keyed, 4 * rounds.SAMPLES, 4)
-    caught["position-keyed coins (sampled)"] = min(rounds.p_values(flips, drawn)) <= alpha
+    drawn = design.samples(flips, keyed, design.FLIP_SAMPLES, design.FLIP_HORIZON)
+    caught["position-keyed coins (sampled)"] = min(design.p_values(flips, drawn)) <= alpha
     progress.advance(task)
     return {
         "chi_square_min_p": min(ps.values()),
         "chi_square_alpha": alpha,
-        "chi_square_samples_per_verifier": rounds.SAMPLES,
+        "chi_square_samples_per_verifier": design.SAMPLES,
         **{f"chi_square_p_{name}": p for name, p in ps.items()},
         "wrong_variants": len(caught),
         "wrong_variants_caught": sum(caught.values()),

@@ -1,14 +1,11 @@
 """Whole generations over a tiny real transformer: shipped drawing, merging, laws and selection, with the real coin keys.
 
 The vocabulary has three tokens, so the exact law of every continuation is known, and every conditional law is computed
-once. The design of the statistical test is fixed here, before any sample: SAMPLES generations of HORIZON tokens per
-verifier, seeds 0, 1, ..., Pearson chi-square on the joint law of the first 3 and of all 6 tokens (cells pooled in
-lexicographic order until each expects at least 8), Bonferroni over all tests of the exact verifiers at FAMILY_ALPHA.
+once. What the generations are tested against, and with which power, is in design.py.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +14,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from contracts.draft_law import DraftLaw, law_from_probabilities
@@ -37,8 +33,6 @@ T = TypeVar("T")
 VOCAB = 3
 HORIZON = 6
 LOOKAHEAD = 3
-SAMPLES = 1000
-FAMILY_ALPHA = 0.01
 PROMPT = (0,)
 POLICY = SamplingPolicy(temperature=0.9, top_p=0.97)
 
@@ -54,7 +48,6 @@ RELATIONS = {
 }
 WIDTHS = {"rejection": (1, 1, 1), "block": (1, 1, 1), "gumbel_coupled": (1, 1, 1)}
 DEFAULT_WIDTHS = (2, 1)
-TESTS = 2 * len(RELATIONS)
 
 
 class TinyTransformer(nn.Module):
@@ -226,6 +219,11 @@ def shipped_method(name: str) -> Method:
     )
 
 
+def drafter_of(world: World, method: Method, published: Prefix) -> Drafter:
+    """The draft model as a source after `published`."""
+    return Drafter("a", method.widths, lambda path: world.draft[(*published, *path)], method.relation)
+
+
 def generate(world: World, method: Method, seed: int, horizon: int = HORIZON) -> tuple[Prefix, int]:
     """(first `horizon` tokens, rounds) of one generation."""
     published: Prefix = ()
@@ -235,50 +233,13 @@ def generate(world: World, method: Method, seed: int, horizon: int = HORIZON) ->
         if method.relation is SamplingRelation.SHARED_NOISE:
             offer = _shared_noise(world, published, method.widths, seed)
         else:
-            drafter = Drafter(
-                "a",
-                method.widths,
-                lambda path, done=published: world.draft[(*done, *path)],
-                method.relation,  # type: ignore[misc]
-            )
-            offer = propose(drafter, method.coins_of(seed, frontier, "a"), VOCAB)
+            offer = propose(drafter_of(world, method, published), method.coins_of(seed, frontier, "a"), VOCAB)
         graph = merge_by_full_prefix([offer], budget=64)
         at_rows = GraphLaws(world, published, graph)
         selection = method.select(graph, at_rows, method.chooser_of(seed, frontier), frontier)
         published = (*published, *(int(graph.token_ids[row]) for row in selection.rows), selection.token)
         rounds += 1
     return published[:horizon], rounds
-
-
-def samples(world: World, method: Method, count: int = SAMPLES, horizon: int = HORIZON) -> list[Prefix]:
-    return [generate(world, method, seed, horizon)[0] for seed in range(count)]
-
-
-def p_values(world: World, drawn: Sequence[Prefix]) -> tuple[float, float]:
-    """Chi-square p-values of the joint laws of the first 3 and of all tokens."""
-    full = len(drawn[0])
-    return _chi_square(world, [tokens[:3] for tokens in drawn]), _chi_square(world, [t[:full] for t in drawn])
-
-
-def _chi_square(world: World, drawn: Sequence[Prefix]) -> float:
-    length, count = len(drawn[0]), len(drawn)
-    seen = Counter(drawn)
-    observed: list[float] = []
-    expected: list[float] = []
-    have = want = 0.0
-    for cell in np.ndindex(*[VOCAB] * length):
-        probability = world.probability(cell)
-        assert probability > 0.0 or seen[cell] == 0, f"{cell} has probability 0 and was published"
-        have += seen[cell]
-        want += count * probability
-        if want >= 8.0:
-            observed.append(have)
-            expected.append(want)
-            have = want = 0.0
-    observed[-1] += have
-    expected[-1] += want
-    scale = sum(observed) / sum(expected)
-    return float(stats.chisquare(observed, np.array(expected) * scale).pvalue)
 
 
 class PositionKeyed(CoinChooser):

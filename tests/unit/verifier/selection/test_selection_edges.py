@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from contracts.draft_law import DraftLaw, law_from_probabilities
-from contracts.errors import InvalidArgument
+from contracts.errors import Internal, InvalidArgument
 from contracts.graph import EMPTY_GRAPH, CandidateGraph, Draw
 from contracts.randomness import Chooser, CoinChooser, Purpose
 from contracts.receipt import Closing
@@ -74,24 +75,26 @@ def test_a_coin_of_zero_never_accepts_a_token_of_probability_zero(name: str) -> 
     assert selection.closing is Closing.RESIDUAL
 
 
+@pytest.mark.parametrize("device", [None, "cpu"])
 @pytest.mark.parametrize("name", Q_BASED)
-def test_laws_equal_to_the_last_bit_accept_everything_under_every_coin_below_one(name: str) -> None:
+def test_laws_equal_to_the_last_bit_accept_everything_under_every_coin_below_one(name: str, device: str | None) -> None:
     law = law_from_probabilities([0, 1, 2], [0.1, 0.2, 0.7])
     p = law.dense(3)
     graph = graph_of([1, 0], [-1, 0], [law, law], Q_BASED[name])
     for u in (0.0, 1.0 - 2.0**-53):
-        target = TargetLaws.from_probabilities([p, p, p])
+        target = TargetLaws.from_probabilities([p, p, p], device=device)
         selection = VERIFIERS[name].select(graph, target, FixedUniform(u), prefix_len=3)
         assert selection.rows == (0, 1)
         assert selection.closing is Closing.BONUS
 
 
+@pytest.mark.parametrize("device", [None, "cpu"])
 @pytest.mark.parametrize("name", Q_BASED)
-def test_a_rejection_without_residual_mass_publishes_from_the_law_before_it(name: str) -> None:
+def test_a_rejection_without_residual_mass_publishes_from_the_law_before_it(name: str, device: str | None) -> None:
     # A uniform of exactly 1 rejects even a certain acceptance; production coins cannot reach it, rounding could.
     law = law_from_probabilities([0, 1], [0.25, 0.75])
     graph = graph_of([1], [-1], [law], Q_BASED[name])
-    target = TargetLaws.from_probabilities([law.dense(2), law.dense(2)])
+    target = TargetLaws.from_probabilities([law.dense(2), law.dense(2)], device=device)
     selection = VERIFIERS[name].select(graph, target, FixedUniform(1.0), prefix_len=3)
     assert selection.rows == ()
     assert selection.token in {0, 1}
@@ -155,6 +158,54 @@ def test_accept_coins_are_numbered_within_their_source_and_by_plan_only() -> Non
     target = TargetLaws.from_probabilities([[0.1, 0.1, 0.8], *[[0.0, 0.0, 1.0]] * 4])
     VERIFIERS["specinfer"].select(graph, target, chooser, prefix_len=4)
     assert [(source, draw) for _, source, draw in chooser.asked] == [("a", 0), ("b", 0)]
+
+
+EVERY = [name for name in VERIFIERS if name != "smc"]
+POLICIES = [
+    SamplingPolicy(temperature=0.9),
+    SamplingPolicy(temperature=0.9, top_p=0.9),
+    SamplingPolicy(temperature=0.0),
+]
+
+
+def select_over(name: str, policy: SamplingPolicy, logits: torch.Tensor) -> tuple[tuple[int, ...], int]:
+    """(rows, token) of a verifier over processed logits float32 [3, 6]; candidates: 1, then 0 below it."""
+    law = law_from_probabilities([0, 1], [0.5, 0.5])
+    graph = graph_of([1, 0], [-1, 0], [law, law], Q_BASED.get(name, SamplingRelation.INDEPENDENT))
+    processor = LawProcessor(policy, vocab_size=6, prompt_len=1, eos_ids=())
+    processed = processor.laws(logits, prefix=np.array([3]), token_ids=graph.token_ids, parents=graph.parents)
+    selection = VERIFIERS[name].select(graph, processed, CoinChooser(0, 1), prefix_len=1)
+    return selection.rows, selection.token
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("name", EVERY)
+def test_nan_in_a_visited_row_is_an_internal_error_that_names_it(name: str, policy: SamplingPolicy) -> None:
+    for row in range(2):
+        logits = torch.full((3, 6), -9.0)
+        logits[0, 1] = logits[1, 0] = 9.0
+        logits[row, 4] = torch.nan
+        with pytest.raises(Internal, match=f"NaN in the logits of predictor row {row - 1}"):
+            select_over(name, policy, logits)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("name", EVERY)
+def test_plus_infinity_takes_all_mass_and_minus_infinity_none(name: str, policy: SamplingPolicy) -> None:
+    logits = torch.zeros(3, 6)
+    logits[:, 4] = torch.inf
+    assert select_over(name, policy, logits) == ((), 4)
+    logits[0, 4], logits[0, 1] = -torch.inf, torch.inf
+    assert select_over(name, policy, logits) == ((0,), 4)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("name", EVERY)
+def test_a_row_with_everything_masked_is_a_typed_error(name: str, policy: SamplingPolicy) -> None:
+    with pytest.raises(InvalidArgument, match="leave no token at predictor row -1"):
+        select_over(name, replace(policy, banned_ids=tuple(range(6))), torch.zeros(3, 6))
+    with pytest.raises(Internal, match="all logits of predictor row -1 are -inf"):
+        select_over(name, policy, torch.full((3, 6), -torch.inf))
 
 
 @pytest.mark.parametrize("verifier", sorted({*Q_BASED, "membership"}))

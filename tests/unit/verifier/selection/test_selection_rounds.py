@@ -1,4 +1,4 @@
-"""Whole generations over a tiny transformer with the real coins, against the exact law (design: rounds.py)."""
+"""Whole generations over a tiny transformer with the real coins, against the exact law (design: design.py)."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ import numpy as np
 import pytest
 
 from contracts.topology import SamplingRelation
+from tests.unit.verifier.selection.design import (
+    ALPHA,
+    FLIP_HORIZON,
+    FLIP_SAMPLES,
+    POWER,
+    output_law,
+    p_values,
+    power,
+    samples,
+)
 from tests.unit.verifier.selection.rounds import (
-    FAMILY_ALPHA,
     RELATIONS,
-    SAMPLES,
-    TESTS,
     Method,
     PositionKeyed,
     PositionKeyedDraws,
     coin_flip_world,
     generate,
-    p_values,
-    samples,
     shipped_method,
     skewed_world,
     transformer_world,
 )
 from tests.unit.verifier.selection.wrong_variants import sampled
 
-ALPHA = FAMILY_ALPHA / TESTS
 INDEPENDENT, WITHOUT = SamplingRelation.INDEPENDENT, SamplingRelation.WITHOUT_REPLACEMENT
 
 
@@ -40,6 +44,28 @@ WRONG = sampled()
 
 
 @pytest.mark.parametrize("name", WRONG)
+def test_design_sees_every_sampled_wrong_variant_almost_surely(name: str) -> None:
+    world = transformer_world()
+    assert power(world, output_law(world, WRONG[name], 3)) > POWER
+
+
+def test_power_of_an_exact_verifier_is_its_level() -> None:
+    world = transformer_world()
+    law = output_law(world, shipped_method("block"), 3)
+    assert max(abs(weight - world.probability(cell)) for cell, weight in law.items()) < 1e-12
+    assert power(world, law) == pytest.approx(ALPHA, rel=1e-6)
+
+
+def test_design_sees_the_reported_bias_of_position_keyed_coins() -> None:
+    # DECISIONS 6: P(token 0) is .700, .678, .654, .677 at positions 1 to 4; taken as if positions were independent, which
+    # leaves out what their dependence adds.
+    cells = np.array(list(np.ndindex(2, 2, 2, 2)))
+    biased = np.prod(np.where(cells == 0, [0.700, 0.678, 0.654, 0.677], [0.300, 0.322, 0.346, 0.323]), axis=1)
+    law = {tuple(cell): weight for cell, weight in zip(cells.tolist(), biased.tolist(), strict=True)}
+    assert power(coin_flip_world(), law, FLIP_SAMPLES) > 0.98
+
+
+@pytest.mark.parametrize("name", WRONG)
 def test_wrong_variant_fails_the_same_test(name: str) -> None:
     world = transformer_world()
     assert min(p_values(world, samples(world, WRONG[name]))) <= ALPHA
@@ -48,6 +74,7 @@ def test_wrong_variant_fails_the_same_test(name: str) -> None:
 def test_iid_verifier_on_draws_without_replacement_fails_the_same_test() -> None:
     world = skewed_world()
     mismatched = Method(WITHOUT, (2,), shipped_method("specinfer").select)
+    assert power(world, output_law(world, mismatched, 3)) > POWER
     assert min(p_values(world, samples(world, mismatched, horizon=4))) <= ALPHA
     matched = Method(WITHOUT, (2,), shipped_method("sequoia").select)
     assert min(p_values(world, samples(world, matched, horizon=4))) > ALPHA
@@ -57,8 +84,8 @@ def test_position_keyed_coins_bias_block_verification_over_several_rounds() -> N
     world = coin_flip_world()
     block = shipped_method("block")
     keyed = replace(block, chooser_of=PositionKeyed, coins_of=PositionKeyedDraws)
-    assert min(p_values(world, samples(world, keyed, 4 * SAMPLES, 4))) <= ALPHA
-    assert min(p_values(world, samples(world, block, 4 * SAMPLES, 4))) > ALPHA
+    assert min(p_values(world, samples(world, keyed, FLIP_SAMPLES, FLIP_HORIZON))) <= ALPHA
+    assert min(p_values(world, samples(world, block, FLIP_SAMPLES, FLIP_HORIZON))) > ALPHA
 
 
 def test_text_of_membership_depends_on_the_seed_alone() -> None:

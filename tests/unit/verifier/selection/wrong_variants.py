@@ -238,11 +238,7 @@ def enumerated() -> Iterator[tuple[str, float]]:
 
 
 def sampled() -> dict[str, Method]:
-    """Variants that whole generations over the tiny transformer must catch.
-
-    At the design's sample size the noncentrality of each one's chi-square exceeds 60, so that it passes with probability
-    below 1e-4. Position-keyed coins need the coin-flip world and more samples for that.
-    """
+    """Variants that whole generations over the tiny transformer must catch; their power is computed with the design's."""
     independent = SamplingRelation.INDEPENDENT
     return {
         "retest every candidate against the original p": Method(
