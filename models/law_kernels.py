@@ -35,8 +35,8 @@ _BLOCK = 64
 _BIAS, _MANTISSA = np.int64(1023), np.int64(52)
 _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11, _C12 = (1.0 / math.factorial(n) for n in range(2, 13))
 
-# Sums may use lanes and fused operations; NaN and infinity keep their meaning. A maximum may use lanes where no NaN is.
-_SUM, _MAXIMUM = frozenset({"reassoc", "contract", "nsz"}), frozenset({"nnan", "nsz"})
+# Sums may use lanes and fused operations; NaN and infinity keep their meaning.
+_SUM = frozenset({"reassoc", "contract", "nsz"})
 
 
 def _compiled(
@@ -92,16 +92,16 @@ def _fill(row: Any, top: Any, scale: Any, total: Any, out: Any) -> None:
         out[i] = weight if z > SMALLEST else 0.0
 
 
-@_compiled("int64(float32[::1], float64, int64[::1])", "int64(float64[::1], float64, int64[::1])", fast=_MAXIMUM)
+@_compiled("int64(float32[::1], float64, int64[::1])", "int64(float64[::1], float64, int64[::1])", fast=_SUM)
 def _collect(row: Any, floor: Any, out: Any) -> Any:
     found = 0
     count = row.shape[0]
     for start in range(0, count, _BLOCK):
         end = min(start + _BLOCK, count)
-        largest = row[start]
-        for i in range(start + 1, end):
-            largest = row[i] if row[i] > largest else largest
-        if largest >= floor:
+        hits = 0.0
+        for i in range(start, end):
+            hits += 1.0 if row[i] >= floor else 0.0
+        if hits > 0.0:
             for i in range(start, end):
                 # Written always, kept if it counts: no branch to predict.
                 out[found] = i
