@@ -191,15 +191,17 @@ class Benchmark:
         self.figures["overhead_p99_ms"] = max(float(np.percentile(values, 99)) for values in overheads.values())
 
 
-async def run(plan: Plan, cache: Path, path: Path | None) -> None:
-    """All phases; figures are written after each, so that a cut run leaves what it measured."""
+async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None) -> None:
+    """The phases asked for; figures are written after each, so that a cut run leaves what it measured."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         benchmark = Benchmark(plan, cache, progress)
-        await benchmark.bf16()
-        write(benchmark.figures, path, console, "Generate, bf16")
-        await benchmark.identity_fp32()
+        if "bf16" in phases:
+            await benchmark.bf16()
+            write(benchmark.figures, path, console, "Generate, bf16")
+        if "fp32" in phases:
+            await benchmark.identity_fp32()
     write(benchmark.figures, path, Console(), "Generate")
 
 
@@ -207,10 +209,12 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few short prompts, under two minutes")
+    parser.add_argument("--phase", choices=["bf16", "fp32"], help="only the speed phase or only the identity phase")
     parser.add_argument("--json", type=Path, help="where to write the figures as one flat object")
     parser.add_argument("--cache", type=Path, default=Path(".cache"), help="models, index and references")
     arguments = parser.parse_args()
-    asyncio.run(run(QUICK if arguments.quick else FULL, arguments.cache, arguments.json))
+    phases = [arguments.phase] if arguments.phase else ["bf16", "fp32"]
+    asyncio.run(run(QUICK if arguments.quick else FULL, phases, arguments.cache, arguments.json))
 
 
 if __name__ == "__main__":
