@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from contracts.draft_law import DraftLaw, law_from_probabilities
-from contracts.randomness import Chooser, KeyedChooser, Purpose, gumbel
+from contracts.randomness import Chooser, CoinChooser, KeyedChooser, Purpose, gumbel
 from models.law_kernels import exp_sums, normalised, values_at
 from models.law_noise import MARGIN, gumbel_top
 
@@ -72,16 +72,21 @@ class Law(Protocol):
         ...
 
 
+def _keyed(chooser: Chooser) -> TypeGuard[KeyedChooser]:
+    # The usual class first: looking up a protocol's members takes longer than the coin.
+    return isinstance(chooser, (CoinChooser, KeyedChooser))
+
+
 def draw_from(law: Law, chooser: Chooser, purpose: Purpose, source: str, draw: int) -> int:
     """A sample by the coin (purpose, source, draw). Keyed choosers sample where the law lives."""
-    if isinstance(chooser, KeyedChooser):
+    if _keyed(chooser):
         return law.noisy_argmax(chooser.coin_key(purpose, source, draw))
     return chooser.categorical(law.dense(), purpose, source, draw)
 
 
 def sample_at(law: Law, chooser: Chooser, position: int) -> int:
     """A sample by the target-sampling noise of the absolute `position`."""
-    if isinstance(chooser, KeyedChooser):
+    if _keyed(chooser):
         return law.noisy_argmax(chooser.sample_key(position))
     with np.errstate(divide="ignore"):
         return chooser.gumbel_argmax(np.log(law.dense()), position)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -130,20 +131,25 @@ class Case:
         return max(len(self.widths), len(self.second)) + 1
 
     def run(self, select: Select | None = None, *, device: str | None = None) -> Outcome:
-        """Enumerates the round; `select` stands in for the shipped verifier."""
-        return enumerate_round(
-            self.drafters(),
-            select or shipped(self.verifier),
-            self.target(),
-            vocab_size=self.vocab,
-            budget=self.budget,
-            horizon=self.horizon,
-            device=device,
-        )
+        """Enumerates the round; `select` stands in for the shipped verifier, and outcomes are kept."""
+        return _run(self, select, device)
 
     def error(self, select: Select | None = None) -> float:
         """Largest deviation of any output sequence's probability from the target's."""
         return marginal_error(self.run(select), self.target(), self.horizon)
+
+
+@cache
+def _run(case: Case, select: Select | None, device: str | None) -> Outcome:
+    return enumerate_round(
+        case.drafters(),
+        select or shipped(case.verifier),
+        case.target(),
+        vocab_size=case.vocab,
+        budget=case.budget,
+        horizon=case.horizon,
+        device=device,
+    )
 
 
 def shipped(name: str) -> Select:

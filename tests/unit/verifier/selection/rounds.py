@@ -141,7 +141,7 @@ class World:
         """Of a continuation under the target."""
         out = 1.0
         for i, token in enumerate(tokens):
-            out *= float(self.target[tokens[:i]].at(np.array([token]))[0])
+            out *= self.target[tokens[:i]].of(token)
         return out
 
 
