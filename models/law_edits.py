@@ -20,7 +20,10 @@ Ints = npt.NDArray[np.int64]
 
 
 class LogitEdits:
-    """One per session. The prefix may only grow from call to call; its statistics are kept."""
+    """One per session. The prefix may only grow from call to call; its statistics are kept.
+
+    `never`: no node has any edit.
+    """
 
     def __init__(self, policy: SamplingPolicy, *, vocab_size: int, prompt_len: int, eos_ids: Sequence[int]) -> None:
         self._policy = policy
@@ -35,7 +38,7 @@ class LogitEdits:
         self._ends = np.array(sorted(set(eos_ids) | set(policy.stop_ids)), dtype=np.int64)
         self._seen = np.zeros(vocab_size if self._penalised else 0, dtype=np.bool_)
         self._counts = np.zeros(vocab_size if self._penalised else 0, dtype=np.int64)
-        self._plain = not (
+        self.never = not (
             self._penalised or policy.min_tokens or len(self._bias_ids) or len(self._banned) or len(self._allowed)
         )
         self._known = 0
@@ -51,11 +54,6 @@ class LogitEdits:
 
     def _too_short(self, depth: int) -> bool:
         return self._prefix_len - self._prompt_len + depth < self._policy.min_tokens
-
-    @property
-    def never(self) -> bool:
-        """Whether no node has any edit."""
-        return self._plain
 
     def edits_at(self, depth: int) -> bool:
         """Whether a node at `depth` (0: the anchor) has any edit."""
