@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from models.laws import LawProcessor
 
 from contracts.errors import AlreadyExists, DraftproofError, NotFound, ResourceExhausted
 from contracts.manifest import TargetIdentity
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
 from contracts.receipt import Receipt
 from models.backend import Backend, RowBlock
+from models.laws import LawProcessor
 from verifier.admission import check_opening, kv_capacity
 from verifier.faults import typed
 from verifier.round import Round, check_round, pack, replay

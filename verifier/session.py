@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from models.laws import LawProcessor
 
 from contracts.frontier import Frontier
 from contracts.ports import OpenSession, SessionOpened
 from contracts.receipt import FinishReason, Receipt
 from models.backend import KVSlot
+from models.laws import LawProcessor
 from verifier.selection.base import Verifier
 from verifier.stopping import Publication
 
