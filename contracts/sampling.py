@@ -57,7 +57,7 @@ class SamplingPolicy:
         return self.temperature == 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """A plain, canonicalisable mapping of every field; equal policies give equal bytes, `temperature=1` and `1.0` too."""
+        """A plain, canonicalisable mapping of every field; `temperature=1` and `1.0` give equal bytes."""
         out = {
             name: float(v) if isinstance(getattr(type(self), name, None), float) else v
             for name, v in self.__dict__.items()
