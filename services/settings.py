@@ -19,7 +19,13 @@ PREFIX = "DRAFTPROOF_"
 DEFAULT_MODEL = "smollm2-135m-instruct"
 # Read by scripts/bootstrap.py, tests and benchmarks, not by any service.
 SET_UP_VARIABLES = frozenset(
-    {"DRAFTPROOF_TORCH_INDEX", "DRAFTPROOF_ALLOW_CUDA_TORCH", "DRAFTPROOF_PROMPTS", "DRAFTPROOF_GOLDENS"}
+    {
+        "DRAFTPROOF_TORCH_INDEX",
+        "DRAFTPROOF_ALLOW_CUDA_TORCH",
+        "DRAFTPROOF_PROMPTS",
+        "DRAFTPROOF_GOLDENS",
+        "DRAFTPROOF_MODEL_WHEEL",
+    }
 )
 
 
