@@ -7,8 +7,6 @@ by tasks on other machines, and one built before (same input digest) is taken as
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -18,11 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from contracts.errors import InvalidArgument
+from retriever.build_notes import BuildNotes
 from retriever.exclusion import NO_EXCLUSION, Exclusion, Verdict
 from retriever.release import Release, ReleaseManifest, SegmentEntry
 from retriever.segment_cache import SegmentCache
 from retriever.segment_format import build_segment, segment_digest
 from retriever.sources import Unit, read_unit
+from retriever.unit_result import BuildReport, UnitResult, build_report
 
 Tokenize = Callable[[list[str]], Sequence[Sequence[int]]]
 BATCH_CHARACTERS = 1 << 20
@@ -41,34 +41,6 @@ class Recipe:
     builder_commit: str
     target_family: str
     tenants: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class UnitResult:
-    """What became of a unit. `input_sha256` names its documents, the tokenizer and the exclusion: equal ones, equal bytes.
-
-    documents: indexed; excluded_exact, excluded_overlap: dropped as evaluation material; unreadable: not UTF-8.
-    """
-
-    input_sha256: str
-    segment: SegmentEntry
-    documents: int
-    excluded_exact: int
-    excluded_overlap: int
-    unreadable: int
-
-
-@dataclass(frozen=True, slots=True)
-class BuildReport:
-    """The release, where each of its segments lies, and the counts summed over units. reused: units built before."""
-
-    release: Release
-    files: dict[str, Path]
-    documents: int
-    excluded_exact: int
-    excluded_overlap: int
-    unreadable: int
-    reused: int
 
 
 def input_digest(documents: Sequence[str | None], recipe: Recipe, exclusion: Exclusion) -> str:
@@ -147,33 +119,21 @@ def build(
         if progress:
             progress(len(results), len(units), sum(r.segment.tokens for r in results.values()))
     ordered = [results[number] for number in range(len(units))]
-    return BuildReport(
-        release=release_of(ordered, recipe, exclusion),
-        files={r.segment.digest: cache.path(r.segment.digest) for r in ordered if r.segment.tokens},
-        documents=sum(r.documents for r in ordered),
-        excluded_exact=sum(r.excluded_exact for r in ordered),
-        excluded_overlap=sum(r.excluded_overlap for r in ordered),
-        unreadable=sum(r.unreadable for r in ordered),
-        reused=reused,
-    )
+    files = {r.segment.digest: cache.path(r.segment.digest) for r in ordered if r.segment.tokens}
+    return build_report(release_of(ordered, recipe, exclusion), files, ordered, reused=reused)
 
 
 def _built(
     cache: SegmentCache, unit: Unit, tokenize: Tokenize, recipe: Recipe, exclusion: Exclusion
 ) -> tuple[UnitResult, bool]:
     documents = list(read_unit(unit))
-    note = cache.directory / f"{input_digest(documents, recipe, exclusion)}.json"
-    if note.exists():
-        record = json.loads(note.read_text())
-        known = UnitResult(**{**record, "segment": SegmentEntry(**record["segment"])})
-        if cache.open(known.segment.digest) is not None:
-            return known, True
+    notes = BuildNotes(cache.directory)
+    known = notes.get(input_digest(documents, recipe, exclusion))
+    if known is not None and cache.open(known.segment.digest) is not None:
+        return known, True
     result, data = build_unit(documents, tokenize, recipe, exclusion)
     cache.put(result.segment.digest, [data])
-    # The note appears whole and only after its segment: a build that is cut off leaves no unit half done.
-    aside = note.with_suffix(f".{os.getpid()}.{result.segment.digest[:8]}.incoming")
-    aside.write_text(json.dumps(asdict(result), sort_keys=True))
-    aside.replace(note)
+    notes.put(result)
     return result, False
 
 

@@ -22,6 +22,7 @@ from contracts.errors import InvalidArgument
 
 WORD = re.compile(r"\w+")
 MIN_WORDS = 5
+NGRAM = 13
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -65,7 +66,7 @@ class Exclusion:
         return Verdict.KEEP
 
 
-def exclusion_of(texts: Sequence[str], ngram: int = 13) -> Exclusion:
+def exclusion_of(texts: Sequence[str], ngram: int = NGRAM) -> Exclusion:
     """The exclusion of these texts (one prompt or answer each); of none, NO_EXCLUSION.
 
     Raises InvalidArgument for ngram below MIN_WORDS.
@@ -107,7 +108,7 @@ def exclusion_of(texts: Sequence[str], ngram: int = 13) -> Exclusion:
     )
 
 
-NO_EXCLUSION = Exclusion("", 13, {}, frozenset(), {}, {})
+NO_EXCLUSION = Exclusion("", NGRAM, {}, frozenset(), {}, {})
 
 
 def _rolling(ids: NDArray[np.uint64], length: int) -> NDArray[np.uint64]:

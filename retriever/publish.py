@@ -42,7 +42,7 @@ def publish(
         if store.segment(entry.digest) is None:
             if entry.digest not in sources:
                 raise InvalidArgument("sources", f"neither the store nor the caller has segment {entry.digest}")
-            for size in _send(store, publication, entry, sources[entry.digest], chunk_bytes):
+            for size in send_segment(store, publication, entry, sources[entry.digest], chunk_bytes):
                 stored += size
                 if progress:
                     progress(stored, total)
@@ -51,6 +51,35 @@ def publish(
     store.put_release(release.release_id, release.canonical_bytes(), digests)
     store.end_lease(publication)
     return release.release_id
+
+
+def send_segment(
+    store: ReleaseStore,
+    publication: str,
+    entry: SegmentEntry,
+    source: SegmentSource,
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+) -> Iterator[int]:
+    """Bring one segment into the store under the publication's lease, read it back and seal it; yields bytes as they go.
+
+    Raises DataLoss (the source or the store's copy differs from the digest), FailedPrecondition (collected meanwhile).
+    """
+    digests, whole, size = [], hashlib.sha256(), 0
+    for index, chunk in enumerate(_chunks(source, chunk_bytes)):
+        # The lease comes first: a chunk that nobody holds may be collected as soon as it is there.
+        store.lease(publication, {entry.digest}, LEASE_MS)
+        store.put_chunk(entry.digest, index, chunk)
+        whole.update(chunk)
+        size += len(chunk)
+        digests.append(hashlib.sha256(chunk).hexdigest())
+        yield len(chunk)
+    if whole.hexdigest() != entry.digest or size != entry.size_bytes:
+        raise DataLoss("sources", f"the source of {entry.digest} holds {size} bytes of {whole.hexdigest()}")
+    for index, digest in enumerate(digests):
+        _checked_chunk(store, entry.digest, index, digest)
+    store.seal_segment(SegmentRecord(entry.digest, size, tuple(digests)))
+    if store.segment(entry.digest) is None:
+        raise FailedPrecondition("segment", f"{entry.digest} was collected while it was being published")
 
 
 def activate(store: ReleaseStore, index: str, release_id: str, expected_version: int | None = None) -> Alias:
@@ -96,26 +125,6 @@ def _checked_chunk(store: ReleaseStore, segment: str, index: int, digest: str) -
     if hashlib.sha256(data).hexdigest() != digest:
         raise DataLoss("chunk", f"chunk {index} of segment {segment} ({len(data)} bytes) fails its sha256")
     return data
-
-
-def _send(
-    store: ReleaseStore, publication: str, entry: SegmentEntry, source: SegmentSource, chunk_bytes: int
-) -> Iterator[int]:
-    digests, whole, size = [], hashlib.sha256(), 0
-    for index, chunk in enumerate(_chunks(source, chunk_bytes)):
-        store.put_chunk(entry.digest, index, chunk)
-        store.lease(publication, {entry.digest}, LEASE_MS)
-        whole.update(chunk)
-        size += len(chunk)
-        digests.append(hashlib.sha256(chunk).hexdigest())
-        yield len(chunk)
-    if whole.hexdigest() != entry.digest or size != entry.size_bytes:
-        raise DataLoss("sources", f"the source of {entry.digest} holds {size} bytes of {whole.hexdigest()}")
-    for index, digest in enumerate(digests):
-        _checked_chunk(store, entry.digest, index, digest)
-    store.seal_segment(SegmentRecord(entry.digest, size, tuple(digests)))
-    if store.segment(entry.digest) is None:
-        raise FailedPrecondition("segment", f"{entry.digest} was collected while it was being published")
 
 
 def _chunks(source: SegmentSource, chunk_bytes: int) -> Iterator[bytes]:

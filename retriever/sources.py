@@ -16,6 +16,8 @@ from typing import Any
 from contracts.errors import FailedPrecondition, InvalidArgument, NotFound
 
 DEFAULT_UNIT_BYTES = 64 << 20
+MIN_UNIT_BYTES, MAX_UNIT_BYTES = 16 << 20, 128 << 20
+AIMED_SEGMENTS = 8
 
 
 class Kind(Enum):
@@ -87,6 +89,19 @@ def plan_units(sources: Sequence[Source], unit_bytes: int = DEFAULT_UNIT_BYTES) 
     if waiting:
         units.append(Unit(tuple(waiting)))
     return tuple(units)
+
+
+def unit_bytes_for(sources: Sequence[Source]) -> int:
+    """A unit size, a power of two of bytes, that gives the corpus few segments.
+
+    A query looks into every segment, so their number, not their size, is what it pays for; a unit of MAX_UNIT_BYTES still
+    builds in about 1.5 GB of memory. A corpus that grows by less than a factor of two keeps its cuts.
+    """
+    total = sum(path.stat().st_size for source in sources for path in _files(source))
+    size = MIN_UNIT_BYTES
+    while size < MAX_UNIT_BYTES and size * AIMED_SEGMENTS < total:
+        size *= 2
+    return size
 
 
 def read_unit(unit: Unit) -> Iterator[str | None]:

@@ -11,16 +11,26 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from contracts.errors import InvalidArgument
-from retriever.build import BuildReport, Recipe, build
-from retriever.exclusion import exclusion_of
+from retriever.build import Recipe, build
+from retriever.exclusion import NGRAM, exclusion_of
 from retriever.publish import activate, publish
-from retriever.sources import Kind, Source, plan_units
+from retriever.sources import Kind, Source, plan_units, unit_bytes_for
 from retriever.store import Alias, ReleaseStore
+from retriever.unit_result import BuildReport
 from services.text import CheckpointTokenizer
 
 CONTEXT_LENGTH = 64
 CONTINUATION_LENGTH = 32
-_UNIT_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """Build on a Ray cluster. address: see `services.jobs.ray_cluster`. redis_url: the store as the nodes reach it."""
+
+    address: str
+    redis_url: str
+    redis_namespace: str = "draftproof"
+    cores: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,15 +82,65 @@ def build_index(
     *,
     licence: str,
     excluded: Sequence[str] = (),
+    tenants: Sequence[str] = (),
+    ngram: int = NGRAM,
+    on_ray: OnRay | None = None,
+    unit_bytes: int | None = None,
     progress: Callable[[str, int, int], None],
 ) -> Built:
     """Tokenises, sorts, publishes, and points `index` at the release. progress: (step, done, of all).
 
-    directory: where segments are built; what was built there before is reused. Raises InvalidArgument for an empty name
-    and what the retriever's builder and store raise.
+    directory: where segments or notes of them are kept; what was built there before is reused. excluded, ngram: see
+    `retriever.exclusion`. tenants: who may see the release; empty: everybody. on_ray: build there; the release is the same.
+    unit_bytes: source bytes a segment; None: by the corpus. Raises InvalidArgument for an empty name and what the
+    retriever's builder, the store and Ray raise.
     """
     if not index:
         raise InvalidArgument("index", "is empty")
+    recipe, tokenizer = recipe_for(checkpoint, licence, tenants)
+    units = plan_units(sources, unit_bytes or unit_bytes_for(sources))
+    exclusion = exclusion_of(excluded, ngram)
+
+    def building(done: int, of_all: int, tokens: int) -> None:
+        progress("building", done, of_all)
+
+    if on_ray is None:
+        report = build(
+            units,
+            tokenizer.encode_documents,
+            recipe,
+            directory,
+            exclusion=exclusion,
+            workers=len(os.sched_getaffinity(0)),
+            progress=building,
+        )
+    else:
+        from services.jobs.index_build import build_on_ray
+
+        report = build_on_ray(
+            on_ray.address,
+            units,
+            checkpoint,
+            recipe,
+            directory,
+            store,
+            redis_url=on_ray.redis_url,
+            redis_namespace=on_ray.redis_namespace,
+            exclusion=exclusion,
+            cores=on_ray.cores,
+            progress=building,
+        )
+    release_id = publish(
+        store,
+        report.release,
+        dict(report.files),
+        progress=lambda stored, size: progress("publishing", stored, size),
+    )
+    return Built(report, activate(store, index, release_id))
+
+
+def recipe_for(checkpoint: Path, licence: str, tenants: Sequence[str] = ()) -> tuple[Recipe, CheckpointTokenizer]:
+    """What a build for this checkpoint's tokenizer fixes, and the tokenizer."""
     tokenizer = CheckpointTokenizer(checkpoint)
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     recipe = Recipe(
@@ -92,20 +152,6 @@ def build_index(
         continuation_length=CONTINUATION_LENGTH,
         builder_commit=f"draftproof {_version()}",
         target_family=str(config.get("model_type", "")),
+        tenants=tuple(sorted(set(tenants))),
     )
-    report = build(
-        plan_units(sources, _UNIT_BYTES),
-        tokenizer.encode_documents,
-        recipe,
-        directory,
-        exclusion=exclusion_of(excluded),
-        workers=len(os.sched_getaffinity(0)),
-        progress=lambda done, units, _: progress("building", done, units),
-    )
-    release_id = publish(
-        store,
-        report.release,
-        dict(report.files),
-        progress=lambda stored, size: progress("publishing", stored, size),
-    )
-    return Built(report, activate(store, index, release_id))
+    return recipe, tokenizer
