@@ -14,6 +14,9 @@ chain of draws is the greedy chain and q is honestly 1. `beam` ranks by the edit
 of its tokens meet the target's sample under membership, but they are no sample of anything, so there is no q. Scores are
 path log-probabilities.
 
+The tree is a plan (proposer/topology/plan.py), or EAGLE-2's growth by value where the relation is beam. A plan made from a
+calibration is refused, round by round, to sessions that the calibration does not hold for, unless it was forced.
+
 Penalties are computed as if the prefix at the session's first round here were the prompt. Where it was not (a restarted
 service), the drafts are a little worse; q is the law they were drawn from all the same.
 """
@@ -22,7 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
 from torch import Tensor
@@ -34,13 +37,14 @@ from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest
 from contracts.proposal import MAX_NODES, Proposal, ProposalNode, SourceCost, StateHandle
-from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
+from contracts.topology import ProbabilitySemantics, SamplingRelation
 from models.backend import Backend
 from models.laws import LawProcessor, TargetLaws
 from proposer.draft_cache import DraftCache
 from proposer.draft_choice import RELATIONS, WITH_LAW, choice_of
-from proposer.draft_tree import DraftTree, Int64Array, grow
+from proposer.draft_tree import DraftTree, Int64Array, grow, grow_by_value
 from proposer.source import KIND, read_options, version_of
+from proposer.topology.plan import CHAIN, GrownByValue, TreePlan
 
 # A session that outgrows this many new tokens gets a larger slot and is prefilled once more; reserving max_tokens outright
 # would let one request that sets no limit take the whole budget.
@@ -49,14 +53,14 @@ _RESERVED_TOKENS = 1024
 
 @dataclass(frozen=True)
 class DraftModelSettings:
-    """relation: see above. widths: children per node at depth 1, 2, ..., the last for all deeper levels.
+    """relation: see above. tree: which shape a round gets; a chain by default. support: tokens of a draft law.
 
-    Widths of one everywhere make a chain. support: tokens of a draft law. max_nodes: the largest offer.
-    Raises InvalidArgument for values out of range.
+    max_nodes: the largest offer. Raises InvalidArgument for values out of range, and for growth by value under another
+    relation than beam: pruning by value would change a law, and shared noise has values of its own.
     """
 
     relation: SamplingRelation = SamplingRelation.INDEPENDENT
-    widths: tuple[int, ...] = (1,)
+    tree: TreePlan | GrownByValue = CHAIN
     support: int = 64
     max_nodes: int = 64
 
@@ -64,8 +68,8 @@ class DraftModelSettings:
         if self.relation not in RELATIONS:
             known = ", ".join(sorted(RELATIONS))
             raise InvalidArgument("draft_model.relation", f"{self.relation!r} is none of {known}")
-        if not self.widths or not all(1 <= width <= MAX_NODES for width in self.widths):
-            raise InvalidArgument("draft_model.widths", f"{self.widths} must be widths within [1, {MAX_NODES}]")
+        if isinstance(self.tree, GrownByValue) and self.relation != SamplingRelation.BEAM:
+            raise InvalidArgument("draft_model.tree", f"growth by value needs the beam relation, not {self.relation}")
         if not 1 <= self.support <= MAX_SUPPORT:
             raise InvalidArgument("draft_model.support", f"{self.support} is outside [1, {MAX_SUPPORT}]")
         if not 1 <= self.max_nodes <= MAX_NODES:
@@ -110,14 +114,21 @@ class DraftModel:
         self._settings = settings or DraftModelSettings()
         self._eos_ids = tuple(eos_ids)
         with_law = self._settings.relation in WITH_LAW
-        shape = {**asdict(self._settings), "checkpoint": backend.info.checkpoint_digest, "dtype": backend.info.dtype}
+        shape = {
+            "relation": self._settings.relation,
+            "tree": self._settings.tree.to_json(),
+            "support": self._settings.support,
+            "max_nodes": self._settings.max_nodes,
+            "checkpoint": backend.info.checkpoint_digest,
+            "dtype": backend.info.dtype,
+        }
         self._description = SourceDescription(
             name=name,
             kind=KIND,
-            version=version_of("draft_model", shape),
+            version="+".join(filter(None, (version_of("draft_model", shape), self._settings.tree.label))),
             semantics=ProbabilitySemantics.NORMALIZED_CONDITIONAL if with_law else ProbabilitySemantics.SCORE_ONLY,
             relation=self._settings.relation,
-            topology=Topology.SEQUENCE if set(self._settings.widths) == {1} else Topology.TREE,
+            topology=self._settings.tree.topology,
             tokenizer_digest=tokenizer_digest,
             max_nodes=self._settings.max_nodes,
         )
@@ -140,6 +151,7 @@ class DraftModel:
         """Has no options. A prefix longer than the draft's context gets an empty offer. See `Source.propose`.
 
         Raises ResourceExhausted when the backend has no rows left for the session; other sessions keep theirs.
+        FailedPrecondition where the tree was calibrated for another target, sampler or hardware and is not forced.
         """
         started = perf_counter_ns()
         read_options(request.options, {})
@@ -150,6 +162,7 @@ class DraftModel:
         asked = (request.manifest.hash, request.node_budget, request.max_depth)
         if session.last is not None and session.last[0] == asked:
             return session.last[1]
+        self._settings.tree.check(session.manifest.target, request.policy)
         budget = min(request.node_budget, self._settings.max_nodes)
         # A node is offered one position beyond the last row run, hence one more than the context still holds.
         depth = min(request.max_depth, self._backend.info.context_length - len(request.prefix) + 1)
@@ -181,31 +194,38 @@ class DraftModel:
             fitted = _fit(logits, vocab_size)
             return processor.laws(fitted, prefix=request.prefix, token_ids=token_ids, parents=parents)
 
-        return grow(
-            self._cache(session, request, budget),
-            request.prefix,
-            process,
-            choice_of(
-                settings.relation,
-                policy,
-                frontier=len(request.prefix),
-                source=self._description.name,
-                support=settings.support,
-            ),
-            widths=settings.widths,
-            node_budget=budget,
-            max_depth=depth,
+        choose = choice_of(
+            settings.relation,
+            policy,
+            frontier=len(request.prefix),
+            source=self._description.name,
+            support=settings.support,
         )
+        if isinstance(settings.tree, GrownByValue):
+            cache = self._cache(session, request, settings.tree.staged_rows)
+            return grow_by_value(
+                cache,
+                request.prefix,
+                process,
+                choose,
+                top_k=settings.tree.top_k,
+                node_budget=budget,
+                max_depth=min(depth, settings.tree.depth),
+            )
+        shape = settings.tree.shape(budget, depth)
+        if not len(shape):
+            return DraftTree()
+        return grow(self._cache(session, request, settings.max_nodes), request.prefix, process, choose, shape)
 
-    def _cache(self, session: _Drafting, request: ProposeRequest, budget: int) -> DraftCache:
-        """The session's cache, with room for this round and for rounds to come."""
+    def _cache(self, session: _Drafting, request: ProposeRequest, staged: int) -> DraftCache:
+        """The session's cache, with room for this round's `staged` rows and for rounds to come."""
         prefix_len = len(request.prefix)
-        if session.cache is not None and session.cache.capacity < prefix_len + budget:
+        if session.cache is not None and session.cache.capacity < prefix_len + staged:
             session.release()
         if session.cache is None:
             ahead = min(request.policy.max_tokens, _RESERVED_TOKENS)
             longest = min(prefix_len + ahead, self._backend.info.context_length)
-            session.cache = DraftCache(self._backend, longest + self._settings.max_nodes)
+            session.cache = DraftCache(self._backend, longest + staged)
         return session.cache
 
     def _proposal(self, request: ProposeRequest, tree: DraftTree, generation: int, compute_us: float) -> Proposal:

@@ -1,14 +1,14 @@
-"""Growing a draft model's offer level by level: a chain or a tree whose shape is planned before anything is drawn.
+"""Growing a draft model's offer level by level: by a shape planned before anything is drawn, or by path value.
 
-The plan is the complete tree of the given widths, numbered breadth first and cut at the node budget (SpecInfer's expansion
-configuration, Miao et al., ASPLOS 2024, section 3). A node's number names its coin, and how many children it gets follows
-from the plan alone, so no drawn value decides what else is drawn (docs/decisions/0004-merging.md). Two draws of one token
-are one row: only the first is grown, and the place planned below the second stays empty.
+In a planned shape a node's number names its coin, and how many children it gets follows from the plan alone, so no drawn
+value decides what else is drawn (docs/decisions/0004-merging.md). Two draws of one token are one row: only the first is
+grown, and the places planned below the second stay empty. Growth by value (EAGLE-2) decides by what was found, so it is for
+ranked children without q only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +17,11 @@ from torch import Tensor
 
 from contracts.draft_law import DraftLaw
 from contracts.topology import ANCHOR
+from contracts.tree_shape import TreeShape
 from models.laws import TargetLaws
 from proposer.draft_cache import DraftCache
 from proposer.draft_choice import Choose, Siblings
+from proposer.topology.eagle2 import DynamicTree
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -47,12 +49,12 @@ class DraftTree:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row that the draft runs. `place`: its rank within its level of the plan."""
+    """A row that the draft runs. node: its number in the offer; plan: its number in what was planned or grown."""
 
     token: int
     parent: int
     node: int
-    place: int
+    plan: int
 
 
 class _Rows:
@@ -64,7 +66,7 @@ class _Rows:
         self._logits[0] = anchor_logits
 
     def __getitem__(self, row: int) -> _Row:
-        return self._rows[row] if row >= 0 else _Row(token=-1, parent=ANCHOR, node=ANCHOR, place=0)
+        return self._rows[row] if row >= 0 else _Row(token=-1, parent=ANCHOR, node=ANCHOR, plan=ANCHOR)
 
     def tensors(self) -> tuple[Tensor, Int64Array, Int64Array]:
         """Logits float32 [N + 1, V], tokens and parents int64 [N]."""
@@ -88,54 +90,71 @@ class _Rows:
         return path
 
 
-def _levels(widths: Sequence[int], max_depth: int) -> Iterator[tuple[int, int, int]]:
-    """(depth, width, number of the level's first node) of the complete tree."""
-    first, size = 0, 1
-    for depth in range(1, max_depth + 1):
-        width = widths[min(depth, len(widths)) - 1]
-        yield depth, width, first
-        size *= width
-        first += size
+Process = Callable[[Tensor, Int64Array, Int64Array], TargetLaws]
 
 
-def grow(
+def grow(cache: DraftCache, prefix: Int64Array, process: Process, choose: Choose, shape: TreeShape) -> DraftTree:
+    """Drafts the nodes of `shape`, which has some; rows without children are not run.
+
+    prefix: int64 [L], L >= 1. process: laws from (logits float32 [N + 1, V], row tokens, row parents), row 0 the anchor's.
+    The cache ends up holding the prefix and the tree's leftmost path.
+    """
+    tree = DraftTree()
+    rows = _Rows(cache.follow(prefix), len(shape))
+    level = range(ANCHOR, ANCHOR + 1)
+    for depth in range(1, shape.max_depth + 1):
+        laws = process(*rows.tensors())
+        fresh: list[_Row] = []
+        for number in level:
+            row = rows[number]
+            first = shape.first_child(row.plan)
+            siblings = choose(laws, number, depth=depth, count=shape.children(row.plan), first_draw=first)
+            for rank, token in enumerate(siblings.tokens):
+                if shape.children(first + rank) and token not in siblings.tokens[:rank]:
+                    fresh.append(_Row(token, number, len(tree.tokens) + rank, first + rank))
+            tree.add(siblings, row.node, depth)
+        if not fresh:
+            break
+        level = _run(cache, rows, fresh, depth)
+    cache.settle(rows.leftmost_path())
+    return tree
+
+
+def grow_by_value(
     cache: DraftCache,
     prefix: Int64Array,
-    process: Callable[[Tensor, Int64Array, Int64Array], TargetLaws],
+    process: Process,
     choose: Choose,
     *,
-    widths: Sequence[int],
+    top_k: int,
     node_budget: int,
     max_depth: int,
 ) -> DraftTree:
-    """Drafts at most `node_budget` >= 1 nodes, at most `max_depth` >= 1 deep; rows without children are not run.
+    """EAGLE-2's tree: each level the `top_k` most valuable nodes get `top_k` children; the best `node_budget` are kept.
 
-    prefix: int64 [L], L >= 1. process: laws from (logits float32 [N + 1, V], row tokens, row parents), row 0 the anchor's.
-    widths: children per node at depth 1, 2, ...; the last one holds for all deeper levels. The cache ends up holding the
-    prefix and the tree's leftmost path.
+    node_budget, max_depth: at least 1. choose: ranked children with log-probabilities and without law. Otherwise as `grow`.
     """
-    tree = DraftTree()
-    rows = _Rows(cache.follow(prefix), node_budget)
-    fresh: list[_Row] = []
-    for depth, width, first_number in _levels(widths, max_depth):
-        if depth == 1:
-            level = range(ANCHOR, ANCHOR + 1)
-        else:
-            fresh = [row for row in fresh if first_number + row.place * width < node_budget]
-            if not fresh:
-                break
-            tokens, parents = [row.token for row in fresh], [row.parent for row in fresh]
-            level = rows.extend(fresh, cache.stage(tokens, parents, [depth - 1] * len(fresh)))
+    grown = DynamicTree(top_k)
+    rows = _Rows(cache.follow(prefix), top_k * max(0, max_depth - 1))
+    level = range(ANCHOR, ANCHOR + 1)
+    for depth in range(1, max_depth + 1):
         laws = process(*rows.tensors())
-        fresh = []
+        row_of: dict[int, int] = {}
         for number in level:
-            row = rows[number]
-            first_place = row.place * width
-            count = min(width, node_budget - first_number - first_place)
-            siblings = choose(laws, number, depth=depth, count=count, first_draw=first_number + first_place)
-            for rank, token in enumerate(siblings.tokens):
-                if token not in siblings.tokens[:rank]:
-                    fresh.append(_Row(token, number, len(tree.tokens) + rank, first_place + rank))
-            tree.add(siblings, row.node, depth)
+            siblings = choose(laws, number, depth=depth, count=top_k, first_draw=0)
+            # Rounding may put a certain token's log-probability a hair above 0.
+            log_probs = [min(0.0, log_prob) for log_prob in siblings.log_probs]
+            row_of |= dict.fromkeys(grown.add(rows[number].plan, siblings.tokens, log_probs), number)
+        if depth == max_depth:
+            break
+        fresh = [_Row(grown.token(node), row_of[node], node, node) for node in grown.frontier()]
+        level = _run(cache, rows, fresh, depth)
     cache.settle(rows.leftmost_path())
-    return tree
+    ranked = grown.rerank(node_budget)
+    return DraftTree(list(ranked.tokens), list(ranked.parents), list(ranked.depths), list(ranked.scores))
+
+
+def _run(cache: DraftCache, rows: _Rows, fresh: Sequence[_Row], depth: int) -> range:
+    """Runs one level's rows, which stand at `depth`; returns their numbers."""
+    tokens, parents = [row.token for row in fresh], [row.parent for row in fresh]
+    return rows.extend(fresh, cache.stage(tokens, parents, [depth] * len(fresh)))

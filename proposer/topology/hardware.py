@@ -1,9 +1,9 @@
 """The hardware-aware choice of (nodes, depth): most expected tokens per measured time (arXiv 2402.12374, section 3.3;
 M7.7 section 0x0AD), with a round's fixed cost added, which the paper leaves out.
 
-    speed-up(n, d) = G(n, d) * t(1) / (t(n) + d * c + f)
+    speed-up(n, d) = G(n, d) * (t(1) + o) / (t(n) + o + d * c + f)
 
-Node counts include the root (counting.py).
+Node counts include the root (counting.py). With o = f = 0 this is the paper's.
 """
 
 from __future__ import annotations
@@ -39,19 +39,24 @@ class TargetCurve:
 
 @dataclass(frozen=True)
 class RoundCosts:
-    """target: t(n). draft_us: c, one level of drafting. fixed_us: f, what every round with candidates costs besides."""
+    """target: t(n). draft_us: c, one level of drafting. overhead_us: o, what any round costs besides, plain ones too.
+
+    fixed_us: f, what a round with candidates costs beyond that.
+    """
 
     target: TargetCurve
     draft_us: float = 0.0
     fixed_us: float = 0.0
+    overhead_us: float = 0.0
 
     def round_us(self, nodes: int, depth: int) -> float:
         """Cost of a round of `nodes` nodes, root included; without candidates it is the target's own step."""
-        return self.target.at(nodes) + (depth * self.draft_us + self.fixed_us if nodes > 1 else 0.0)
+        speculation = depth * self.draft_us + self.fixed_us if nodes > 1 else 0.0
+        return self.target.at(nodes) + self.overhead_us + speculation
 
     def speedup(self, expected: float, nodes: int, depth: int) -> float:
-        """Predicted speed-up over one target step a token."""
-        return expected * self.target.at(1) / self.round_us(nodes, depth)
+        """Predicted speed-up over plain rounds of one token."""
+        return expected * self.round_us(1, 0) / self.round_us(nodes, depth)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Which shape a round gets: a plan answers from the round's budget and depth alone, before anything is drawn.
 
-That is what makes every plan admissible for relations with q (docs/decisions/0004-merging.md).
+That is what makes every plan admissible for relations with q (docs/decisions/0004-merging.md). `GrownByValue` is the one
+way that is none: it decides while drafting.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+from contracts.calibration import CalibrationUse
 from contracts.errors import InvalidArgument
+from contracts.manifest import TargetIdentity
 from contracts.proposal import MAX_NODES
+from contracts.sampling import SamplingPolicy
+from contracts.topology import Topology
 from contracts.tree_shape import TreeShape
 from proposer.topology.acceptance import Float64Array, selected_table
 from proposer.topology.cartesian import cartesian
@@ -27,11 +32,36 @@ class TreePlan(Protocol):
         """A shape of at most `node_budget` candidates, at most `max_depth` deep, possibly empty."""
         ...
 
+    @property
+    def topology(self) -> Topology:
+        """What sources of this plan declare."""
+        ...
+
+    def check(self, target: TargetIdentity, policy: SamplingPolicy) -> None:
+        """Raises FailedPrecondition where the plan was made for another target, sampler or hardware."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """What the source's version shows in the clear: the calibration used and whether it was forced; "" for none."""
+        ...
+
     def to_json(self) -> Mapping[str, Any]: ...
 
 
+class _HoldsAnywhere:
+    """Plans that claim nothing about the target."""
+
+    @property
+    def label(self) -> str:
+        return ""
+
+    def check(self, target: TargetIdentity, policy: SamplingPolicy) -> None:
+        """Nothing to check."""
+
+
 @dataclass(frozen=True)
-class CompleteTree:
+class CompleteTree(_HoldsAnywhere):
     """widths: children per node at depth 1, 2, ..., the last for all deeper levels. Cut breadth first to the budget."""
 
     widths: tuple[int, ...] = (1,)
@@ -43,18 +73,29 @@ class CompleteTree:
     def shape(self, node_budget: int, max_depth: int) -> TreeShape:
         return cartesian(self.widths, nodes=node_budget, depth=max_depth)
 
+    @property
+    def topology(self) -> Topology:
+        return Topology.SEQUENCE if set(self.widths) == {1} else Topology.TREE
+
     def to_json(self) -> Mapping[str, Any]:
         return {"widths": self.widths}
 
 
+CHAIN = CompleteTree((1,))
+
+
 @dataclass(frozen=True)
-class FixedTree:
+class FixedTree(_HoldsAnywhere):
     """One shape (Medusa's choices, Sequoia's tree), cut breadth first where the budget or the depth is smaller."""
 
     tree: TreeShape
 
     def shape(self, node_budget: int, max_depth: int) -> TreeShape:
         return self.tree.within(node_budget, max_depth)
+
+    @property
+    def topology(self) -> Topology:
+        return self.tree.topology
 
     def to_json(self) -> Mapping[str, Any]:
         return {"parents": self.tree.parents}
@@ -66,14 +107,15 @@ class CalibratedTree:
 
     A tree made for 64 nodes and cut to 8 is not the best of 8, so each budget gets its own; all come from one table, solved
     at start. acceptance: see `acceptance.selected_table`. nodes, depth: largest candidates and depth considered, the former
-    within what `costs` has measured. calibration: hash of the artifact they come from; "" where there is none.
+    within what `costs` has measured. calibration: the artifact that both come from, as it is used here; None claims nothing
+    about where the numbers hold.
     """
 
     acceptance: Float64Array
     costs: RoundCosts
     nodes: int
     depth: int
-    calibration: str = ""
+    calibration: CalibrationUse | None = None
     _shapes: dict[tuple[int, int], TreeShape] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -101,6 +143,19 @@ class CalibratedTree:
             self._shapes[key] = TreeShape() if empty else best_shape(self.acceptance, *key)
         return self._shapes[key]
 
+    @property
+    def topology(self) -> Topology:
+        return Topology.TREE
+
+    @property
+    def label(self) -> str:
+        return self.calibration.label if self.calibration else ""
+
+    def check(self, target: TargetIdentity, policy: SamplingPolicy) -> None:
+        """Raises FailedPrecondition unless the calibration holds here or was forced."""
+        if self.calibration is not None:
+            self.calibration.check(target, policy)
+
     def to_json(self) -> Mapping[str, Any]:
         return {
             "acceptance": self.acceptance.tolist(),
@@ -108,7 +163,34 @@ class CalibratedTree:
             "us": self.costs.target.us,
             "draft_us": self.costs.draft_us,
             "fixed_us": self.costs.fixed_us,
+            "overhead_us": self.costs.overhead_us,
             "nodes": self.nodes,
             "depth": self.depth,
-            "calibration": self.calibration,
+            "calibration": self.label,
         }
+
+
+@dataclass(frozen=True)
+class GrownByValue(_HoldsAnywhere):
+    """EAGLE-2's dynamic tree (eagle2.py): children per node and nodes grown per level, and levels at most."""
+
+    top_k: int = 4
+    depth: int = 6
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top_k <= 64:
+            raise InvalidArgument("top_k", f"{self.top_k} is outside [1, 64]")
+        if not 1 <= self.depth <= 64:
+            raise InvalidArgument("depth", f"{self.depth} is outside [1, 64]")
+
+    @property
+    def staged_rows(self) -> int:
+        """Rows a drafter runs for one tree, the first level's root aside."""
+        return self.top_k * (self.depth - 1)
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.TREE
+
+    def to_json(self) -> Mapping[str, Any]:
+        return {"by_value": [self.top_k, self.depth]}

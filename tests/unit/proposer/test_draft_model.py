@@ -10,11 +10,13 @@ import pytest
 from contracts.capability import VerifierCapability, admit
 from contracts.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
+from contracts.tree_shape import TreeShape
 from models.backend import Backend
 from models.load import load_backend
 from proposer.draft_choice import RELATIONS
 from proposer.draft_model import DraftModel, DraftModelSettings
 from proposer.host import SourceHost
+from proposer.topology.plan import CompleteTree, FixedTree, GrownByValue
 from tests.helpers.tiny_models import tiny_checkpoint
 from tests.unit.proposer.drafting import GREEDY, PROMPT, SAMPLED, VOCAB, asked, opened, target_laws, tokens_of
 from tests.unit.proposer.rounds import Rounds, session_manifest
@@ -201,7 +203,8 @@ def test_options_are_refused_by_name(backend: Backend) -> None:
 
 @pytest.mark.parametrize("vocab_size", [90, 110])
 def test_vocabularies_padded_differently_share_their_tokens(backend: Backend, vocab_size: int) -> None:
-    source = DraftModel(backend, DraftModelSettings(relation=SamplingRelation.BEAM, widths=(VOCAB,), max_nodes=VOCAB))
+    wide = DraftModelSettings(relation=SamplingRelation.BEAM, tree=CompleteTree((VOCAB,)), max_nodes=VOCAB)
+    source = DraftModel(backend, wide)
     rounds = opened(source, vocab_size=vocab_size, node_budget=128)
     proposal = source.propose(rounds.request("draft_model", [1, 2, 3], node_budget=VOCAB, max_depth=1))
     assert sorted(tokens_of(proposal)) == list(range(min(vocab_size, VOCAB)))
@@ -219,8 +222,8 @@ def test_bans_and_minimum_length_hold_in_drafts(backend: Backend) -> None:
     "settings",
     [
         {"relation": SamplingRelation.POPULATION},
-        {"widths": ()},
-        {"widths": (0,)},
+        {"relation": SamplingRelation.SHARED_NOISE, "tree": GrownByValue()},
+        {"tree": GrownByValue()},
         {"support": 0},
         {"support": 4097},
         {"max_nodes": 0},
@@ -237,7 +240,9 @@ def test_the_version_binds_settings_and_checkpoint(backend: Backend, tmp_path: P
     variants = [
         DraftModel(backend),
         DraftModel(backend, DraftModelSettings(relation=SamplingRelation.BEAM)),
-        DraftModel(backend, DraftModelSettings(widths=(2, 1))),
+        DraftModel(backend, DraftModelSettings(tree=CompleteTree((2, 1)))),
+        DraftModel(backend, DraftModelSettings(tree=FixedTree(TreeShape((-1, -1, 0, 1))))),
+        DraftModel(backend, DraftModelSettings(relation=SamplingRelation.BEAM, tree=GrownByValue(2, 2))),
         DraftModel(backend, DraftModelSettings(support=32)),
         DraftModel(other),
     ]

@@ -10,11 +10,12 @@ from contracts.sampling import SamplingPolicy
 from contracts.topology import SamplingRelation, Topology
 from models.backend import Backend
 from proposer.draft_model import DraftModel, DraftModelSettings
+from proposer.topology.plan import CompleteTree
 from tests.unit.proposer.drafting import PROMPT, SAMPLED, VOCAB, asked, opened, target_laws, tokens_of
 
 
 def test_a_ranked_tree_has_the_likeliest_children_and_path_scores(backend: Backend) -> None:
-    source = DraftModel(backend, DraftModelSettings(relation=SamplingRelation.BEAM, widths=(3, 2, 1)))
+    source = DraftModel(backend, DraftModelSettings(relation=SamplingRelation.BEAM, tree=CompleteTree((3, 2, 1))))
     assert source.describe().topology is Topology.TREE
     proposal = asked(source, opened(source, SAMPLED).request("draft_model", PROMPT, node_budget=16, max_depth=3))
     untruncated = SamplingPolicy(temperature=1.0)
@@ -32,7 +33,7 @@ def test_a_ranked_tree_has_the_likeliest_children_and_path_scores(backend: Backe
 
 
 def test_a_drawn_tree_keeps_duplicates_and_grows_each_distinct_row_once(backend: Backend) -> None:
-    source = DraftModel(backend, DraftModelSettings(widths=(4, 2)))
+    source = DraftModel(backend, DraftModelSettings(tree=CompleteTree((4, 2))))
     rounds = opened(source, replace(SAMPLED, temperature=0.3))
     duplicates = 0
     for round_id in range(8):
@@ -51,7 +52,7 @@ def test_a_drawn_tree_keeps_duplicates_and_grows_each_distinct_row_once(backend:
 
 
 def test_a_budget_cuts_a_tree_in_draw_order(backend: Backend) -> None:
-    source = DraftModel(backend, DraftModelSettings(widths=(2, 2)))
+    source = DraftModel(backend, DraftModelSettings(tree=CompleteTree((2, 2))))
     rounds = opened(source, SAMPLED)
     whole = asked(source, rounds.request("draft_model", PROMPT, node_budget=6, max_depth=2))
     cut = asked(source, rounds.request("draft_model", PROMPT, node_budget=3, max_depth=2))
@@ -60,7 +61,7 @@ def test_a_budget_cuts_a_tree_in_draw_order(backend: Backend) -> None:
 
 def test_coins_are_numbered_by_the_plan_whatever_was_drawn(backend: Backend) -> None:
     policy = replace(SAMPLED, temperature=0.3)
-    source = DraftModel(backend, DraftModelSettings(widths=(4, 2)))
+    source = DraftModel(backend, DraftModelSettings(tree=CompleteTree((4, 2))))
     rounds = opened(source, policy)
     coins = DraftCoins(policy.seed, len(PROMPT), "draft_model")
     proposal = asked(source, rounds.request("draft_model", PROMPT, node_budget=12, max_depth=2))
@@ -73,7 +74,7 @@ def test_coins_are_numbered_by_the_plan_whatever_was_drawn(backend: Backend) -> 
 
 
 def test_a_tree_without_replacement_has_distinct_siblings_and_their_law(backend: Backend) -> None:
-    source = DraftModel(backend, DraftModelSettings(SamplingRelation.WITHOUT_REPLACEMENT, widths=(4, 2)))
+    source = DraftModel(backend, DraftModelSettings(SamplingRelation.WITHOUT_REPLACEMENT, tree=CompleteTree((4, 2))))
     proposal = asked(source, opened(source, SAMPLED).request("draft_model", PROMPT, node_budget=12, max_depth=2))
     assert len(proposal.nodes) == 12
     assert len({(node.parent, node.token) for node in proposal.nodes}) == 12

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from contracts.calibration import CalibrationUse
 from contracts.errors import InvalidArgument
 from contracts.tree_shape import TreeShape, chain
 from proposer.topology.acceptance import expected_tokens, reach, selected_from_conditional, selected_table
@@ -13,6 +14,7 @@ from proposer.topology.medusa_buffers import candidate_slots
 from proposer.topology.medusa_search import sparse_search
 from proposer.topology.plan import CalibratedTree, CompleteTree, FixedTree
 from proposer.topology.sequoia import expected_by_size
+from tests.unit.proposer.topology.calibrations import calibration
 
 CURVE = TargetCurve((1, 2, 4, 8), (10.0, 10.5, 11.0, 14.0))
 
@@ -105,7 +107,7 @@ def test_plans_name_what_shapes_them() -> None:
         FixedTree(chain(3)),
         CalibratedTree(selected_table([0.5]), RoundCosts(curve), 4, 4),
         CalibratedTree(selected_table([0.5]), RoundCosts(curve, draft_us=1.0), 4, 4),
-        CalibratedTree(selected_table([0.5]), RoundCosts(curve), 4, 4, calibration="f" * 64),
+        CalibratedTree(selected_table([0.5]), RoundCosts(curve), 4, 4, calibration=CalibrationUse(calibration())),
     ]
     named = [repr(plan.to_json()) for plan in plans]
     assert len(set(named)) == len(plans)
