@@ -18,7 +18,7 @@ from contracts.graph import CandidateGraph
 from contracts.manifest import Manifest, RoundManifest, TargetIdentity
 from contracts.proposal import Proposal
 from contracts.receipt import Receipt
-from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
+from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from contracts.sampling import SamplingPolicy
 
 
@@ -119,11 +119,15 @@ class ProposerPort(Protocol):
 
 
 class RetrieverPort(Protocol):
-    """The retriever service. Stateless: a query names its release."""
+    """The retriever service. Stateless: a query names its release. `describe`: the indexes that the tenant may see."""
 
-    async def describe(self) -> Sequence[IndexDescription]: ...
+    async def describe(self, tenant: str = "") -> Sequence[IndexDescription]: ...
 
     async def retrieve(self, query: RetrievalQuery) -> Retrieval: ...
+
+    async def record(self, output: PublishedOutput) -> int:
+        """Takes a published output into an index's live segments; the generation that first holds it."""
+        ...
 
 
 class Tokenizer(Protocol):

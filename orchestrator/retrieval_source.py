@@ -88,7 +88,10 @@ class RetrievalSource:
         self.generation = index.live_generation
 
     async def offer(self, request: ProposeRequest) -> Proposal:
-        """Raises the retriever's errors, FailedPrecondition where it no longer serves the bound release among them."""
+        """Raises the retriever's errors, FailedPrecondition where it no longer serves the bound release among them.
+
+        A live generation that is gone is a miss; the rounds after it name none.
+        """
         match = min(self._index.max_match, self._max_suffix)
         answer = await self._port.retrieve(
             RetrievalQuery(
@@ -103,4 +106,6 @@ class RetrievalSource:
                 live_generation=self.generation,
             )
         )
+        if answer.live_gone:
+            self.generation = 0
         return to_proposal(request.source, answer, round_hash=request.manifest.hash, spec_factor=self._spec_factor)

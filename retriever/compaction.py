@@ -28,16 +28,20 @@ def compact(
 
     The manifest is the base's, with a corpus snapshot that names both. Between the two steps a round may name the new
     release and a generation that still holds the same outputs; it counts them twice, reproducibly.
-    Raises PermissionDenied where outputs of one tenant would reach others (the policy shares nothing and the release is
-    not the tenant's alone), FailedPrecondition (generation gone or empty, or the index moved on from `base`), and what
+    Raises PermissionDenied where outputs would reach tenants that the live policy keeps them from (the release must be
+    visible to its readers only), FailedPrecondition (generation gone or empty, or the index moved on from `base`), and what
     the store raises.
     """
-    if not live.shared(index) and base.release.manifest.tenants != (tenant,):
-        raise PermissionDenied("live", f"outputs of {tenant!r} are not shared and {index!r} is not the tenant's alone")
+    visible = frozenset(base.release.manifest.tenants)
+    strangers = visible - live.readers(index, tenant)
+    if not visible or strangers:
+        to = f"to {', '.join(sorted(strangers))}" if visible else "to everybody"
+        raise PermissionDenied("live", f"{index} shows its release {to}, the live policy keeps outputs from them")
     present = store.aliases().get(index)
     if present is None or present.release_id != base.release_id:
         raise FailedPrecondition("release_id", f"{index} does not point to {base.release_id} any more")
-    documents = live.documents(index, tenant, generation)
+    tokenizer = base.release.manifest.tokenizer_sha256
+    documents = live.documents(index, tenant, generation, tokenizer=tokenizer)
     if not documents:
         raise FailedPrecondition("live_generation", f"generation {generation} of {index} holds no outputs")
     data = build_segment(documents)
@@ -48,5 +52,5 @@ def compact(
     release = Release(replace(manifest, corpus_snapshot=snapshot), (*base.release.segments, entry))
     publish(store, release, {digest: data})
     alias = activate(store, index, release.release_id, present.version)
-    live.retire(index, tenant, generation)
+    live.retire(index, tenant, generation, tokenizer=tokenizer)
     return alias

@@ -7,17 +7,20 @@ and what was served before is served on.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.errors import DraftproofError, FailedPrecondition, NotFound, PermissionDenied, Unavailable
+from contracts.errors import DraftproofError, FailedPrecondition, NotFound, Unavailable
 from retriever.loading import LoadedRelease, load_release
+from retriever.local_copy import LocalCopy
+from retriever.placement import EVERYTHING, Share
 from retriever.release import Binding
 from retriever.segment_cache import SegmentCache
-from retriever.store import Alias, ReleaseStore
+from retriever.store import Alias, ReleaseReader, ReleaseStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,13 @@ class IndexStatus:
 
 @dataclass(frozen=True, slots=True)
 class LibraryStatus:
-    """store_connected: the last exchange with the store worked; store_error says what did not. swaps: since the start."""
+    """store_connected: the last exchange with the store worked; store_error says what did not. swaps: since the start.
+    from_local_copy: the store has not answered since the start, and what was served before it is served from this disk.
+    """
 
     store_connected: bool
     store_error: str
+    from_local_copy: bool
     swaps: int
     indexes: Mapping[str, IndexStatus]
 
@@ -63,7 +69,8 @@ class Library:
 
     binding: what every release must agree with. keep_releases: how many per index stay askable, at least 1.
     indexes: only these names; None for all. retry_s: pause before a release that failed to load is tried again.
-    on_swap: told (index, release) after each change, from the polling thread.
+    share: which segments of each release to hold. local_name: tells the copies of several retrievers in one cache directory
+    apart. on_swap: told (index, release) after each change, from the polling thread.
     """
 
     def __init__(
@@ -75,11 +82,16 @@ class Library:
         keep_releases: int = 3,
         indexes: Collection[str] | None = None,
         retry_s: float = 30.0,
+        share: Share = EVERYTHING,
+        local_name: str = "serving",
         clock: Callable[[], float] = time.monotonic,
         on_swap: Callable[[str, LoadedRelease], None] | None = None,
     ) -> None:
         self._store = store
         self._cache = SegmentCache(cache_directory)
+        self._copy = LocalCopy(cache_directory / f"{local_name}.json")
+        self._from_copy = False
+        self.share = share
         self._binding = binding or Binding()
         self._keep = max(1, keep_releases)
         self._only = None if indexes is None else frozenset(indexes)
@@ -122,13 +134,22 @@ class Library:
         with self._polling:
             try:
                 wanted = self._store.aliases()
-            except (Unavailable, PermissionDenied) as error:
+            except DraftproofError as error:
                 self._store_error = str(error)
+                if not self._shelves:
+                    self._restore()
                 return
+            if self._store_error:
+                # What failed to load may have failed for the store's sake.
+                self._failures.clear()
             self._store_error = ""
+            self._from_copy = False
             self._wanted = {n: a for n, a in wanted.items() if self._only is None or n in self._only}
+            swaps = self._swaps
             for alias in self._wanted.values():
-                self._follow(alias)
+                self._follow(alias, self._store)
+            if self._swaps != swaps:
+                self._save()
 
     def status(self) -> LibraryStatus:
         """A snapshot; it asks nobody."""
@@ -136,6 +157,7 @@ class Library:
         return LibraryStatus(
             store_connected=not self._store_error,
             store_error=self._store_error,
+            from_local_copy=self._from_copy,
             swaps=self._swaps,
             indexes={
                 name: self._index_status(shelves.get(name), wanted.get(name), name) for name in {**shelves, **wanted}
@@ -179,7 +201,30 @@ class Library:
             raise NotFound("index", f"no index {index!r} here for tenant {tenant!r}")
         return releases
 
-    def _follow(self, alias: Alias) -> None:
+    def tokenizers(self, index: str) -> frozenset[str]:
+        """Digests of the tokenizers that the index's releases here are bound to."""
+        shelf = self._shelves.get(index)
+        return frozenset(r.release.manifest.tokenizer_sha256 for r in shelf.releases) if shelf else frozenset()
+
+    def _restore(self) -> None:
+        """The store is away and nothing is loaded: what was served last, as far as it lies on this disk."""
+        remembered = self._copy.aliases()
+        for alias in remembered.values():
+            if self._only is None or alias.index in self._only:
+                self._follow(alias, self._copy)
+        self._from_copy = bool(self._shelves)
+
+    def _save(self) -> None:
+        # A disk that cannot take the copy costs a later start without the store, not the service.
+        with contextlib.suppress(OSError):
+            self._copy.save(
+                {
+                    name: (shelf.alias, shelf.releases[0].release.canonical_bytes())
+                    for name, shelf in self._shelves.items()
+                }
+            )
+
+    def _follow(self, alias: Alias, source: ReleaseReader) -> None:
         shelf = self._shelves.get(alias.index)
         failure = self._failures.get(alias.index)
         if shelf and shelf.alias == alias:
@@ -189,7 +234,7 @@ class Library:
         present = [loaded for other in self._shelves.values() for loaded in other.releases]
         try:
             loaded = next((p for p in present if p.release_id == alias.release_id), None) or load_release(
-                self._store, self._cache, alias.release_id, self._binding, present
+                source, self._cache, alias.release_id, self._binding, present, self.share
             )
         except DraftproofError as error:
             self._failures[alias.index] = _Failure(alias, str(error), self._clock() + self._retry_s)

@@ -1,13 +1,14 @@
 """Live indexes of a retriever: what one replica's requests published, all replicas can draft from.
 
 Nothing is recorded unless a policy for the index says so, for the tenants it names; each tenant's outputs stay its own
-unless the policy shares them. The stream in the store is the only truth: a restarted retriever replays it.
+unless the policy shares them. A *scope* is one stream: an index, one tokenizer (ids of another mean other text), and a
+tenant or all that share. The stream in the store is the only truth: a restarted retriever replays it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from contracts.errors import (
 from retriever.live_index import LiveIndex
 from retriever.live_store import LiveStore, encode_floor, encode_output
 from retriever.query import Tokens
-from retriever.segment import MAX_TOKEN_ID, Segment
+from retriever.segment import MAX_TOKEN_ID, Segment, segment_from_documents
 
 READ_BATCH = 512
 
@@ -59,27 +60,35 @@ class LiveStatus:
 
 
 class LiveLibrary:
-    """The live indexes by scope. Thread-safe. policies: by index name; an index without one records nothing."""
+    """The live indexes by scope. Thread-safe; queries never wait for the store.
 
-    def __init__(self, store: LiveStore, policies: Mapping[str, LivePolicy]) -> None:
+    policies: by index name; an index without one records nothing. tokenizers: digests that an index's releases here are
+    bound to, so that `poll` knows what to follow.
+    """
+
+    def __init__(
+        self,
+        store: LiveStore,
+        policies: Mapping[str, LivePolicy],
+        tokenizers: Callable[[str], Collection[str]] = lambda index: ("",),
+    ) -> None:
         self._store = store
         self._policies = dict(policies)
-        self._lock = threading.RLock()
+        self._tokenizers = tokenizers
+        self._polling = threading.Lock()
+        self._state = threading.RLock()
         self._indexes: dict[str, LiveIndex] = {}
         self._store_error = ""
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
-        for index, policy in self._policies.items():
-            for scope in {self._scope(index, policy, tenant) for tenant in policy.tenants}:
-                self._indexes[scope] = LiveIndex(policy.max_entries, policy.keep_generations)
 
-    def publish(self, index: str, tenant: str, entry_id: str, tokens: Tokens) -> int:
+    def publish(self, index: str, tenant: str, entry_id: str, tokens: Tokens, *, tokenizer: str = "") -> int:
         """Record a published output (token ids) and return its generation; a repeat of the entry id is harmless.
 
         Raises PermissionDenied (no policy, or not for this tenant), InvalidArgument (empty, too long, ids outside the
         vocabulary), and what the store raises.
         """
-        policy, scope = self._governed(index, tenant)
+        policy, scope = self._governed(index, tenant, tokenizer)
         ids = np.asarray(tokens)
         if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu":
             raise InvalidArgument("tokens", "an output is one non-empty row of integer token ids")
@@ -92,11 +101,17 @@ class LiveLibrary:
 
     def poll(self) -> None:
         """Read every scope's stream up to its end. A store failure is recorded in `status`; what is known stays."""
-        with self._lock:
+        with self._polling:
             try:
-                for scope, live in self._indexes.items():
-                    while entries := self._store.read_live(scope, live.newest, READ_BATCH):
-                        live.append(entries)
+                for scope, live in self._followed().items():
+                    while entries := self._store.read_live(scope, live.received, READ_BATCH):
+                        with self._state:
+                            live.receive(entries)
+                            missing = live.missing()
+                        # Only this thread, holding `_polling`, changes the index: it is sorted without the state's lock.
+                        built = {block: segment_from_documents(outputs) for block, outputs in missing.items()}
+                        with self._state:
+                            live.install(built)
             except DraftproofError as error:
                 self._store_error = str(error)
                 return
@@ -120,42 +135,50 @@ class LiveLibrary:
             self.poll()
             self._stopping.wait(interval_s)
 
-    def generation(self, index: str, tenant: str) -> int:
-        """The newest generation a manifest may name here; 0 where the tenant has no live index or it is empty."""
+    def records(self, index: str, tenant: str) -> bool:
+        """Whether a policy takes this tenant's outputs."""
         policy = self._policies.get(index)
-        if policy is None or tenant not in policy.tenants:
-            return 0
-        with self._lock:
-            return self._indexes[self._scope(index, policy, tenant)].newest
+        return policy is not None and tenant in policy.tenants
 
-    def segments(self, index: str, tenant: str, generation: int) -> tuple[Segment, ...] | None:
+    def generation(self, index: str, tenant: str, *, tokenizer: str = "") -> int:
+        """The newest generation a manifest may name here; 0 where the tenant has no live index or it is empty."""
+        if not self.records(index, tenant):
+            return 0
+        _, scope = self._governed(index, tenant, tokenizer)
+        with self._state:
+            live = self._indexes.get(scope)
+            return live.newest if live else 0
+
+    def segments(self, index: str, tenant: str, generation: int, *, tokenizer: str = "") -> tuple[Segment, ...] | None:
         """The generation's segments (generation 0: none), or None where it is not reproducible here: a miss.
 
         Raises PermissionDenied for a tenant that the policy does not name.
         """
         if generation == 0:
             return ()
-        _, scope = self._governed(index, tenant)
-        with self._lock:
-            return self._indexes[scope].segments(generation)
+        _, scope = self._governed(index, tenant, tokenizer)
+        with self._state:
+            live = self._indexes.get(scope)
+            return live.segments(generation) if live else None
 
-    def documents(self, index: str, tenant: str, generation: int) -> Sequence[Tokens]:
+    def documents(self, index: str, tenant: str, generation: int, *, tokenizer: str = "") -> Sequence[Tokens]:
         """The generation's outputs in order, for compaction. Raises FailedPrecondition where it is gone."""
-        _, scope = self._governed(index, tenant)
-        with self._lock:
-            outputs = self._indexes[scope].outputs(generation)
+        _, scope = self._governed(index, tenant, tokenizer)
+        with self._state:
+            live = self._indexes.get(scope)
+            outputs = live.outputs(generation) if live else None
         if outputs is None:
             raise FailedPrecondition("live_generation", f"generation {generation} of {index} is not here")
         return outputs
 
-    def shared(self, index: str) -> bool:
-        """Whether the index's live outputs are shared between its tenants."""
-        policy = self._policies.get(index)
-        return policy is not None and policy.shared
+    def readers(self, index: str, tenant: str) -> frozenset[str]:
+        """Who may draft from the tenant's outputs. Raises PermissionDenied for a tenant that the policy does not name."""
+        policy, _ = self._governed(index, tenant, "")
+        return policy.tenants if policy.shared else frozenset({tenant})
 
-    def retire(self, index: str, tenant: str, generation: int) -> None:
+    def retire(self, index: str, tenant: str, generation: int, *, tokenizer: str = "") -> None:
         """Take all outputs up to the generation out of later generations, and out of the store."""
-        policy, scope = self._governed(index, tenant)
+        policy, scope = self._governed(index, tenant, tokenizer)
         # The entry id makes a repeated retirement one entry. It goes in first: a trimmed stream without it would leave
         # a replaying retriever with another content for the same generation.
         self._store.append_live(scope, f"floor-{generation}", encode_floor(generation), policy.max_entries + 1)
@@ -163,19 +186,30 @@ class LiveLibrary:
 
     def status(self) -> LiveStatus:
         """A snapshot; it asks nobody."""
-        with self._lock:
+        with self._state:
             return LiveStatus(
                 self._store_error,
                 {scope: live.newest for scope, live in self._indexes.items()},
                 {scope: live.unreadable for scope, live in self._indexes.items()},
             )
 
-    def _governed(self, index: str, tenant: str) -> tuple[LivePolicy, str]:
+    def _followed(self) -> dict[str, LiveIndex]:
+        """The live indexes of every policy, tokenizer and tenant, new ones added."""
+        with self._state:
+            for index, policy in self._policies.items():
+                for tokenizer in self._tokenizers(index):
+                    for scope in {self._scope(index, policy, tenant, tokenizer) for tenant in policy.tenants}:
+                        if scope not in self._indexes:
+                            self._indexes[scope] = LiveIndex(policy.max_entries, policy.keep_generations)
+            return dict(self._indexes)
+
+    def _governed(self, index: str, tenant: str, tokenizer: str) -> tuple[LivePolicy, str]:
         policy = self._policies.get(index)
         if policy is None or tenant not in policy.tenants:
             raise PermissionDenied("live", f"no live policy of index {index!r} names tenant {tenant!r}")
-        return policy, self._scope(index, policy, tenant)
+        return policy, self._scope(index, policy, tenant, tokenizer)
 
     @staticmethod
-    def _scope(index: str, policy: LivePolicy, tenant: str) -> str:
-        return f"{index}/shared" if policy.shared else f"{index}/tenant/{tenant}"
+    def _scope(index: str, policy: LivePolicy, tenant: str, tokenizer: str) -> str:
+        who = "shared" if policy.shared else f"tenant/{tenant}"
+        return f"{index}/{tokenizer[:16]}/{who}"

@@ -11,7 +11,7 @@ seen in an answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from retriever.segment import Segment, segment_from_documents
 
 # Blocks of this many of the newest generations stay built; those of older ones are built again when asked for.
 WARM_GENERATIONS = 16
+
+# (level, number) of an aligned range of generations.
+Block = tuple[int, int]
 
 
 class LiveIndex:
@@ -37,14 +40,20 @@ class LiveIndex:
         self._outputs: dict[int, NDArray[np.uint32]] = {}
         self._floors: dict[int, int] = {}
         self._first = 1
+        self._received = 0
         self._newest = 0
-        self._blocks: dict[tuple[int, int], Segment] = {}
+        self._blocks: dict[Block, Segment] = {}
         self._unreadable = 0
 
     @property
     def newest(self) -> int:
-        """The newest generation, 0 before the first entry."""
+        """The newest generation that is indexed, 0 before the first entry."""
         return self._newest
+
+    @property
+    def received(self) -> int:
+        """The newest generation whose entry has been taken."""
+        return self._received
 
     @property
     def unreadable(self) -> int:
@@ -52,16 +61,21 @@ class LiveIndex:
         return self._unreadable
 
     def append(self, entries: Sequence[LiveEntry]) -> None:
-        """Take the stream's next entries, in order, and index them; those already taken are skipped."""
+        """Take the stream's next entries and index them: `receive`, `missing` and `install` in one."""
+        self.receive(entries)
+        self.install({block: segment_from_documents(documents) for block, documents in self.missing().items()})
+
+    def receive(self, entries: Sequence[LiveEntry]) -> None:
+        """Take the stream's next entries, in order; those already taken are skipped. They are not searchable yet."""
         for entry in entries:
-            if entry.generation <= self._newest:
+            if entry.generation <= self._received:
                 continue
-            if entry.generation != self._newest + 1:
+            if entry.generation != self._received + 1:
                 # The stream no longer has what lies between: nothing older than this entry can be reproduced.
                 self._first = entry.generation
                 self._outputs.clear()
                 self._blocks.clear()
-            self._newest = entry.generation
+            self._received = entry.generation
             try:
                 content = decode_entry(entry.payload)
             except DataLoss:
@@ -71,8 +85,19 @@ class LiveIndex:
                 self._floors[entry.generation] = content
                 content = np.empty(0, np.uint32)
             self._outputs[entry.generation] = content
+
+    def missing(self) -> dict[Block, list[NDArray[np.uint32]]]:
+        """The outputs of each block that the newest entry's generation needs and that is not built."""
+        if self._begin(self._received) < self._first:
+            return {}
+        blocks = _aligned_blocks(self._begin(self._received), self._received)
+        return {block: self._documents(block) for block in blocks if block not in self._blocks}
+
+    def install(self, built: Mapping[Block, Segment]) -> None:
+        """Take in the missing blocks and show the newest entry's generation."""
+        self._blocks.update(built)
+        self._newest = self._received
         self._forget()
-        self.segments(self._newest)
 
     def segments(self, generation: int) -> tuple[Segment, ...] | None:
         """What the generation holds, or None where it cannot be reproduced here (too old, too new, entries lost)."""
@@ -97,10 +122,13 @@ class LiveIndex:
 
     def _block(self, level: int, number: int) -> Segment:
         if (level, number) not in self._blocks:
-            first = number * 2**level + 1
-            documents = (self._outputs[g] for g in range(first, first + 2**level))
-            self._blocks[level, number] = segment_from_documents(documents)
+            self._blocks[level, number] = segment_from_documents(self._documents((level, number)))
         return self._blocks[level, number]
+
+    def _documents(self, block: Block) -> list[NDArray[np.uint32]]:
+        level, number = block
+        first = number * 2**level + 1
+        return [self._outputs[g] for g in range(first, first + 2**level)]
 
     def _forget(self) -> None:
         oldest = self._begin(max(1, self._newest - self._keep + 1))
@@ -115,7 +143,7 @@ class LiveIndex:
         self._blocks = {block: segment for block, segment in self._blocks.items() if block in wanted}
 
 
-def _aligned_blocks(begin: int, end: int) -> Iterator[tuple[int, int]]:
+def _aligned_blocks(begin: int, end: int) -> Iterator[Block]:
     """(level, number) of the fewest aligned blocks that cover generations [begin, end], in order."""
     at = begin - 1
     while at < end:

@@ -6,21 +6,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument
+from retriever.placement import EVERYTHING, Share
 from retriever.publish import segment_chunks
 from retriever.query import SegmentSet, warm_up
 from retriever.release import Binding, Release, SegmentEntry, check_binding, release_from_bytes
 from retriever.segment import Segment
 from retriever.segment_cache import SegmentCache
-from retriever.store import ReleaseStore
+from retriever.store import ReleaseReader
 from retriever.trie import QueryLimits
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedRelease:
-    """A verified release whose segments are mapped. In-flight requests keep it alive by holding it."""
+    """A verified release whose segments are mapped. In-flight requests keep it alive by holding it.
+
+    held: the entries of `segments`, in their order: all of the release's, or those of this retriever's share.
+    """
 
     release_id: str
     release: Release
+    held: tuple[SegmentEntry, ...]
     segments: SegmentSet
 
     def visible_to(self, tenant: str) -> bool:
@@ -39,9 +44,15 @@ class LoadedRelease:
 
 
 def load_release(
-    store: ReleaseStore, cache: SegmentCache, release_id: str, binding: Binding, present: Iterable[LoadedRelease] = ()
+    store: ReleaseReader,
+    cache: SegmentCache,
+    release_id: str,
+    binding: Binding,
+    present: Iterable[LoadedRelease] = (),
+    share: Share = EVERYTHING,
 ) -> LoadedRelease:
     """Fetch what the cache lacks, verify everything, map it, and have the kernels ready. Segments of `present` are shared.
+    Only the segments of `share` are fetched.
 
     Raises NotFound, DataLoss (bytes, sizes or ids that contradict the release), FailedPrecondition (the binding), and
     whatever the store raises.
@@ -52,10 +63,12 @@ def load_release(
     mapped = {
         entry.digest: segment
         for loaded in present
-        for entry, segment in zip(loaded.release.segments, loaded.segments.segments, strict=True)
+        for entry, segment in zip(loaded.held, loaded.segments.segments, strict=True)
     }
+    wanted = share.held([entry.digest for entry in release.segments])
+    held = tuple(entry for entry in release.segments if entry.digest in wanted)
     segments = []
-    for entry in release.segments:
+    for entry in held:
         segment = mapped.get(entry.digest) or _open(store, cache, entry)
         if segment.tokens != entry.tokens:
             raise DataLoss("release.segments", f"{entry.digest} holds {segment.tokens} tokens, not {entry.tokens}")
@@ -66,10 +79,10 @@ def load_release(
                 f"{release.manifest.vocabulary_size - 1}",
             )
         segments.append(segment)
-    return LoadedRelease(release_id, release, SegmentSet(segments))
+    return LoadedRelease(release_id, release, held, SegmentSet(segments))
 
 
-def _open(store: ReleaseStore, cache: SegmentCache, entry: SegmentEntry) -> Segment:
+def _open(store: ReleaseReader, cache: SegmentCache, entry: SegmentEntry) -> Segment:
     segment = cache.open(entry.digest)
     if segment is None:
         cache.put(entry.digest, segment_chunks(store, entry))

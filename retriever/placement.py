@@ -1,78 +1,16 @@
-"""A release larger than one retriever: segments placed on groups, and the groups' answers merged without loss.
+"""Which part of every release a retriever holds: all of it, or the segments placed on its group.
 
 Placement is rendezvous hashing (Thaler and Ravishankar, IEEE/ACM ToN 1998): a segment goes to the groups with the
 highest sha256(group, segment); when a group joins or leaves, only segments it gains or held move.
-
-Merging. A group's own pruned trie is not enough: a node that no group ranks high may lead in the sum. The merge is the
-three-phase uniform threshold algorithm (Cao and Wang, "Efficient top-K query calculation in distributed networks", PODC
-2004) over trie nodes, after one question for the match length:
-
-    longest   the longest match anywhere, L
-    best      each group's pruned trie below the last L tokens. The partial sums give t, a count that at least
-              node_budget nodes reach (1 where there are fewer nodes in all)
-    above     each group's nodes with a local count of at least ceil(t / groups): every node of total t is among them
-    count     the exact counts, everywhere, of all nodes seen
-
-Nodes of total >= t are ancestor-closed and at least node_budget many, so best-first selection never leaves them. The
-dialogue is a generator without I/O: the caller carries each question to all groups, side by side if it can.
 """
 
 from __future__ import annotations
 
 import hashlib
-import heapq
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from contracts.errors import InvalidArgument
-from retriever.query import SegmentSet, Tokens, context_array
-from retriever.trie import QueryLimits, Retrieval, miss, trie_rows
-
-DEFAULT_MAX_NODES = 1 << 20
-Path = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LongestQuestion:
-    """How long is the longest match of the context? Reply: tokens, 0 for none."""
-
-    context: NDArray[np.int64]
-    limits: QueryLimits
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BestQuestion:
-    """The pruned trie below exactly this suffix. Reply: a Retrieval."""
-
-    suffix: NDArray[np.int64]
-    limits: QueryLimits
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AboveQuestion:
-    """All nodes below the suffix whose local count reaches min_count. Reply: a Retrieval."""
-
-    suffix: NDArray[np.int64]
-    max_continuation: int
-    min_count: int
-    max_nodes: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CountQuestion:
-    """Local counts of the nodes tokens, parents, depths (int64, int32, int32 [n], topological). Reply: uint64 [n]."""
-
-    suffix: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    parents: NDArray[np.int32]
-    depths: NDArray[np.int32]
-
-
-Question = LongestQuestion | BestQuestion | AboveQuestion | CountQuestion
-Reply = int | Retrieval | NDArray[np.uint64]
 
 
 def place(digests: Sequence[str], groups: Collection[str], copies: int = 1) -> dict[str, tuple[str, ...]]:
@@ -90,106 +28,38 @@ def place(digests: Sequence[str], groups: Collection[str], copies: int = 1) -> d
     return {name: tuple(held) for name, held in placed.items()}
 
 
-def answer(question: Question, segments: SegmentSet) -> Reply:
-    """A group's reply, from the segments it holds."""
-    match question:
-        case LongestQuestion():
-            return segments.longest(question.context, question.limits)
-        case BestQuestion():
-            return segments.best(question.suffix, question.limits)
-        case AboveQuestion():
-            return segments.above(question.suffix, question.max_continuation, question.min_count, question.max_nodes)
-        case CountQuestion():
-            return segments.count(question.suffix, question.tokens, question.parents, question.depths)
-
-
-def merged(
-    groups: int, context: Tokens, limits: QueryLimits, max_nodes: int = DEFAULT_MAX_NODES
-) -> Generator[Question, Sequence[Reply], Retrieval]:
-    """Ask all `groups` groups the yielded questions (send the replies, one a group, each segment in one group only);
-    returns what one retriever over all segments answers.
-
-    max_nodes: most nodes a group may send for one question; it raises ResourceExhausted beyond.
-    """
-    row = context_array(context, limits.max_suffix)
-    lengths = yield LongestQuestion(row, limits)
-    length = max((_whole(reply) for reply in lengths), default=0)
-    if length == 0:
-        return miss()
-    suffix = row[row.shape[0] - length :]
-    pruned = [_trie(reply) for reply in (yield BestQuestion(suffix, limits))]
-    partial = _sum(pruned)
-    reached = sorted(partial.values(), reverse=True)[: limits.node_budget]
-    threshold = reached[-1] if len(reached) == limits.node_budget else 1
-    least = max(1, -(-threshold // groups))
-    listed = [_trie(reply) for reply in (yield AboveQuestion(suffix, limits.max_continuation, least, max_nodes))]
-    paths = sorted(partial.keys() | _sum(listed).keys(), key=lambda path: (len(path), path))
-    rows = {path: index for index, path in enumerate(paths)}
-    tokens = np.array([path[-1] for path in paths], np.int64)
-    parents = np.array([rows[path[:-1]] if len(path) > 1 else -1 for path in paths], np.int32)
-    depths = np.array([len(path) for path in paths], np.int32)
-    local = [_counts(reply) for reply in (yield CountQuestion(suffix, tokens, parents, depths))]
-    exact: list[int] = np.stack(local).sum(axis=0, dtype=np.uint64).tolist()
-    totals = dict(zip(paths, exact, strict=True))
-    matches = sum(trie.match_count for trie in pruned)
-    more = any(trie.truncated for trie in pruned)
-    return _select(length, matches, totals, limits.node_budget, more)
-
-
-def merged_locally(groups: Sequence[SegmentSet], context: Tokens, limits: QueryLimits) -> Retrieval:
-    """Run the dialogue with groups in this process."""
-    dialogue = merged(len(groups), context, limits)
-    question = next(dialogue)
-    while True:
-        try:
-            question = dialogue.send([answer(question, group) for group in groups])
-        except StopIteration as stop:
-            result: Retrieval = stop.value
-            return result
-
-
-def _select(length: int, matches: int, totals: dict[Path, int], budget: int, more: bool) -> Retrieval:
-    """Best-first selection (order: `trie.py`) among nodes whose totals are exact."""
-    children: dict[Path, list[Path]] = {}
-    for path in totals:
-        children.setdefault(path[:-1], []).append(path)
-    rows: list[tuple[int, int, int, int]] = []
-    waiting = [(-totals[path], path[-1], 1, -1, path) for path in children.get((), [])]
-    heapq.heapify(waiting)
-    while waiting and len(rows) < budget:
-        negative, token, depth, parent, path = heapq.heappop(waiting)
-        for child in children.get(path, ()):
-            heapq.heappush(waiting, (-totals[child], child[-1], depth + 1, len(rows), child))
-        rows.append((token, parent, -negative, depth))
-    table = np.array(rows, np.int64).reshape(len(rows), 4).T
-    return trie_rows(length, matches, (table[0], table[1], table[2], table[3]), more or len(totals) > len(rows))
-
-
-def _sum(tries: Sequence[Retrieval]) -> dict[Path, int]:
-    totals: dict[Path, int] = {}
-    for trie in tries:
-        for path, count in zip(trie.paths(), trie.counts.tolist(), strict=True):
-            totals[path] = totals.get(path, 0) + count
-    return totals
-
-
 def _weight(group: str, digest: str) -> bytes:
     return hashlib.sha256(f"{group}\0{digest}".encode()).digest()
 
 
-def _whole(reply: Reply) -> int:
-    if isinstance(reply, int):
-        return reply
-    raise InvalidArgument("reply", f"a length was asked for, not {type(reply).__name__}")
+@dataclass(frozen=True, slots=True)
+class Share:
+    """group: this retriever's; groups: all of them, by name. Without groups a retriever holds everything.
+
+    Raises InvalidArgument for a group that is not among the groups.
+    """
+
+    group: str = ""
+    groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.group not in (self.groups or ("",)):
+            raise InvalidArgument(
+                "retriever_group", f"{self.group!r} is not among {', '.join(self.groups) or 'no groups'}"
+            )
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds everything, and so may answer alone."""
+        return len(self.groups) <= 1
+
+    def held(self, digests: Sequence[str]) -> frozenset[str]:
+        """Those of the segments that are placed here."""
+        return frozenset(digests if self.whole else place(digests, self.groups)[self.group])
+
+    def holds_live(self, index: str) -> bool:
+        """Whether the index's live segments are answered from here: one group does it, so that they count once."""
+        return self.whole or bool(self.held([f"live:{index}"]))
 
 
-def _trie(reply: Reply) -> Retrieval:
-    if isinstance(reply, Retrieval):
-        return reply
-    raise InvalidArgument("reply", f"a trie was asked for, not {type(reply).__name__}")
-
-
-def _counts(reply: Reply) -> NDArray[np.uint64]:
-    if isinstance(reply, np.ndarray):
-        return reply
-    raise InvalidArgument("reply", f"counts were asked for, not {type(reply).__name__}")
+EVERYTHING = Share()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from retriever.release import Release, SegmentEntry
-from retriever.store import MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, Alias, ReleaseStore, SegmentRecord
+from retriever.store import MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, Alias, ReleaseReader, ReleaseStore, SegmentRecord
 
 DEFAULT_CHUNK_BYTES = 2 << 20
 LEASE_MS = 10 * 60 * 1000
@@ -106,7 +106,7 @@ def rollback(store: ReleaseStore, index: str, steps: int = 1) -> Alias:
     return store.set_alias(index, history[steps].release_id, history[0].version)
 
 
-def segment_chunks(store: ReleaseStore, entry: SegmentEntry) -> Iterator[bytes]:
+def segment_chunks(store: ReleaseReader, entry: SegmentEntry) -> Iterator[bytes]:
     """The chunks of a stored segment, each checked before it is handed on.
 
     Raises NotFound (segment or chunk missing), DataLoss (a chunk is cut, changed, or the sizes disagree).
@@ -120,7 +120,7 @@ def segment_chunks(store: ReleaseStore, entry: SegmentEntry) -> Iterator[bytes]:
         yield _checked_chunk(store, entry.digest, index, digest)
 
 
-def _checked_chunk(store: ReleaseStore, segment: str, index: int, digest: str) -> bytes:
+def _checked_chunk(store: ReleaseReader, segment: str, index: int, digest: str) -> bytes:
     data = store.get_chunk(segment, index)
     if hashlib.sha256(data).hexdigest() != digest:
         raise DataLoss("chunk", f"chunk {index} of segment {segment} ({len(data)} bytes) fails its sha256")

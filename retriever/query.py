@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from contracts.errors import InvalidArgument, ResourceExhausted
+from contracts.retrieval import Retrieval
 from retriever import kernel_match, kernel_table, kernel_trie
 from retriever.segment import MAX_TOKEN_ID, Segment, segment_from_documents
-from retriever.trie import QueryLimits, Retrieval, miss, trie_rows
+from retriever.trie import QueryLimits, miss, trie_rows
 
 Tokens = Sequence[int] | NDArray[np.integer]
 FIRST_ROOM = 1024
@@ -97,18 +98,18 @@ class SegmentSet:
             room = min(4 * room, max_nodes)
 
     def count(
-        self, suffix: Tokens, tokens: NDArray[np.int64], parents: NDArray[np.int32], depths: NDArray[np.int32]
-    ) -> NDArray[np.uint64]:
-        """Exact counts, uint64 [n], of trie nodes below the suffix given in topological order (0 where absent)."""
+        self, suffix: Tokens, tokens: NDArray[np.int64], parents: NDArray[np.int64], depths: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Exact counts, int64 [n], of trie nodes below the suffix given in topological order (0 where absent)."""
         row = context_array(suffix, len(suffix))
         low, high, _ = self._intervals(row, row.shape[0])
         counts = np.zeros(tokens.shape[0], np.int64)
         scratch = np.empty((2, tokens.shape[0], len(self.segments)), np.int64)
         kernel_trie.count_nodes(
             self._table, low, high, row.shape[0],
-            tokens.astype(np.int64), parents.astype(np.int64), depths.astype(np.int64), counts, *scratch,
+            np.ascontiguousarray(tokens), np.ascontiguousarray(parents), np.ascontiguousarray(depths), counts, *scratch,
         )  # fmt: skip
-        return counts.astype(np.uint64)
+        return counts
 
     def _intervals(self, tokens: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
         low, high = np.empty((2, len(self.segments)), np.int64)

@@ -5,29 +5,31 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from contracts.errors import FailedPrecondition, InvalidArgument, PermissionDenied
+from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval
 from retriever.library import Library
 from retriever.live import LiveLibrary
 from retriever.loading import LoadedRelease
+from retriever.merging import Question, Reply, answer, check_question
 from retriever.query import SegmentSet, Tokens
 from retriever.segment import Segment
-from retriever.trie import QueryLimits, Retrieval, miss
+from retriever.trie import QueryLimits, miss
 
 KEPT_SETS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A retrieval and what it was made from.
+class Corpus:
+    """What a query of this tenant is about: the release and live generation that its manifest names (0: none)."""
 
-    live_gone: the named live generation cannot be reproduced here; the retrieval is then a miss (never a partial answer).
-    """
-
-    release_id: str
-    live_generation: int
-    live_gone: bool
-    retrieval: Retrieval
+    index: str
+    release: str
+    tenant: str = ""
+    live_generation: int = 0
 
 
 class Retriever:
@@ -39,37 +41,101 @@ class Retriever:
         self._sets: OrderedDict[tuple[object, ...], SegmentSet] = OrderedDict()
         self._lock = threading.Lock()
 
-    def advertised(self, index: str, tenant: str = "") -> tuple[str, int]:
-        """(release id, live generation) that a manifest sealed now should name. Raises NotFound for an unseen index."""
-        loaded = self.library.current(index, tenant)
-        return loaded.release_id, self.live.generation(index, tenant) if self.live else 0
+    def describe(self, tenant: str = "") -> list[IndexDescription]:
+        """The indexes that the tenant may see, with what a manifest sealed now should name."""
+        share = self.library.share
+        described = []
+        for index in sorted(self.library.visible_indexes(tenant)):
+            loaded = self.library.current(index, tenant)
+            manifest = loaded.release.manifest
+            live = self.live if share.holds_live(index) else None
+            described.append(
+                IndexDescription(
+                    index=index,
+                    release=loaded.release_id,
+                    tokenizer_digest=manifest.tokenizer_sha256,
+                    vocab_size=manifest.vocabulary_size,
+                    max_match=manifest.context_length,
+                    max_depth=manifest.continuation_length,
+                    tokens=loaded.release.tokens,
+                    live_generation=live.generation(index, tenant, tokenizer=manifest.tokenizer_sha256) if live else 0,
+                    records=live.records(index, tenant) if live else False,
+                    group=share.group,
+                    groups=share.groups,
+                )
+            )
+        return described
 
-    def retrieve(
-        self,
-        index: str,
-        release_id: str,
-        contexts: Sequence[Tokens],
-        limits: QueryLimits,
-        *,
-        tenant: str = "",
-        live_generation: int = 0,
-    ) -> list[Answer]:
-        """One answer per context, in order, all from the named release and live generation (0: none).
+    def retrieve(self, corpus: Corpus, contexts: Sequence[Tokens], limits: QueryLimits) -> list[Retrieval]:
+        """One answer per context, in order, all from the named release and live generation.
 
-        Raises NotFound (index), FailedPrecondition (the release is not here), InvalidArgument (a context or limit that is
-        wrong or beyond the release's), PermissionDenied (the tenant has no live index here).
+        Raises NotFound (index), FailedPrecondition (the release is not here, or only a part of it is), InvalidArgument (a
+        context or limit that is wrong or beyond the release's), PermissionDenied (the tenant has no live index here).
         """
-        loaded = self.library.acquire(index, release_id, tenant)
+        share = self.library.share
+        if not share.whole:
+            raise FailedPrecondition("group", f"group {share.group} holds a part; ask all of {', '.join(share.groups)}")
+        loaded = self.library.acquire(corpus.index, corpus.release, corpus.tenant)
         loaded.check_limits(limits)
-        extra: tuple[Segment, ...] | None = ()
-        if live_generation:
-            extra = self.live.segments(index, tenant, live_generation) if self.live else None
-        if extra is None:
-            return [Answer(release_id, live_generation, True, miss()) for _ in contexts]
-        retrievals = self._segments(loaded, extra).retrieve_batch(contexts, limits)
-        return [Answer(release_id, live_generation, False, retrieval) for retrieval in retrievals]
+        segments = self._segments(corpus, loaded)
+        answers = [miss() for _ in contexts] if segments is None else segments.retrieve_batch(contexts, limits)
+        return [
+            replace(
+                found,
+                release=corpus.release,
+                live_generation=corpus.live_generation,
+                live_gone=segments is None,
+            )
+            for found in answers
+        ]
 
-    def _segments(self, loaded: LoadedRelease, extra: tuple[Segment, ...]) -> SegmentSet:
+    def part(self, corpus: Corpus, question: Question) -> Reply | None:
+        """This group's reply in the merging dialogue (`merging.py`); None: the live generation is gone.
+
+        Raises what `retrieve` raises, and ResourceExhausted where the reply would be larger than the question allows.
+        """
+        loaded = self.library.acquire(corpus.index, corpus.release, corpus.tenant)
+        check_question(question, loaded)
+        segments = self._segments(corpus, loaded)
+        return None if segments is None else answer(question, segments)
+
+    def behind(self, corpus: Corpus) -> bool:
+        """Whether the named live generation is newer than what was read here: another replica has read on."""
+        if not corpus.live_generation or self.live is None or not self.live.records(corpus.index, corpus.tenant):
+            return False
+        loaded = self.library.acquire(corpus.index, corpus.release, corpus.tenant)
+        tokenizer = loaded.release.manifest.tokenizer_sha256
+        return self.live.generation(corpus.index, corpus.tenant, tokenizer=tokenizer) < corpus.live_generation
+
+    def record(self, output: PublishedOutput) -> int:
+        """Take a published output into the index's live stream; its generation.
+
+        Raises NotFound (index), PermissionDenied (no policy for this tenant), InvalidArgument (tokens), and the store's errors.
+        """
+        loaded = self.library.current(output.index, output.tenant)
+        if self.live is None:
+            raise PermissionDenied("live", f"no live policy of index {output.index!r} names tenant {output.tenant!r}")
+        manifest = loaded.release.manifest
+        if len(output.tokens) and int(np.max(output.tokens)) >= manifest.vocabulary_size:
+            raise InvalidArgument("tokens", f"token ids lie below the vocabulary size {manifest.vocabulary_size}")
+        return self.live.publish(
+            output.index, output.tenant, output.entry, output.tokens, tokenizer=manifest.tokenizer_sha256
+        )
+
+    def _segments(self, corpus: Corpus, loaded: LoadedRelease) -> SegmentSet | None:
+        if not corpus.live_generation or not self.library.share.holds_live(corpus.index):
+            return loaded.segments
+        if self.live is None:
+            return None
+        extra = self.live.segments(
+            corpus.index,
+            corpus.tenant,
+            corpus.live_generation,
+            tokenizer=loaded.release.manifest.tokenizer_sha256,
+        )
+        return None if extra is None else self._together(loaded, extra)
+
+    def _together(self, loaded: LoadedRelease, extra: tuple[Segment, ...]) -> SegmentSet:
         if not extra:
             return loaded.segments
         key = (loaded.release_id, *map(id, extra))

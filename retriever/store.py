@@ -37,7 +37,20 @@ class Alias:
     version: int
 
 
-class ReleaseStore(Protocol):
+class ReleaseReader(Protocol):
+    """The part of a store that loading a release needs."""
+
+    def get_release(self, release_id: str) -> bytes:
+        """Its canonical bytes. Raises NotFound."""
+
+    def segment(self, digest: str) -> SegmentRecord | None:
+        """The record of a sealed segment."""
+
+    def get_chunk(self, digest: str, index: int) -> bytes:
+        """The chunk. Raises NotFound."""
+
+
+class ReleaseStore(ReleaseReader, Protocol):
     """Releases in chunks, index aliases with history, and their change events."""
 
     def lease(self, publication: str, names: Collection[str], ttl_ms: int) -> None:
@@ -49,20 +62,11 @@ class ReleaseStore(Protocol):
     def put_chunk(self, digest: str, index: int, data: bytes) -> None:
         """Store one chunk of a segment not yet sealed; a repeat overwrites."""
 
-    def get_chunk(self, digest: str, index: int) -> bytes:
-        """The chunk. Raises NotFound."""
-
     def seal_segment(self, record: SegmentRecord) -> None:
         """Declare a segment complete. Raises FailedPrecondition where a chunk is missing."""
 
-    def segment(self, digest: str) -> SegmentRecord | None:
-        """The record of a sealed segment."""
-
     def put_release(self, release_id: str, data: bytes, digests: Sequence[str]) -> None:
         """Store a release of sealed segments; a repeat is harmless. Raises FailedPrecondition where one is not sealed."""
-
-    def get_release(self, release_id: str) -> bytes:
-        """Its canonical bytes. Raises NotFound."""
 
     def aliases(self) -> dict[str, Alias]:
         """All index names and what they point to now."""

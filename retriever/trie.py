@@ -1,4 +1,4 @@
-"""What a retrieval answers: the match and the continuation trie below it, pruned to a node budget.
+"""How a trie is pruned to a node budget, and the limits of a query. The record itself is `contracts.retrieval`.
 
 Order of nodes. Best first over a frontier that starts with the root's children: each step emits the waiting node that
 comes first by (count descending, token id ascending, depth ascending, row of its parent ascending) and puts its
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contracts.errors import InvalidArgument
+from contracts.retrieval import Retrieval
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,71 +43,25 @@ class QueryLimits:
             raise InvalidArgument("node_budget", f"{self.node_budget} is below 1")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Retrieval:
-    """One answer. Rows are trie nodes in topological order (a parent before its children).
-
-    match_length: tokens of the longest suffix of the context that the index continues; 0 on a miss.
-    match_count: its occurrences that have a continuation (exact).
-    tokens: int64 [n]; parents: int32 [n], -1 under the root; counts: uint64 [n]; depths: int32 [n], from 1.
-    truncated: nodes within max_continuation were left out for the budget.
-    miss: nothing matched; the trie is empty.
-    """
-
-    match_length: int
-    match_count: int
-    tokens: NDArray[np.int64]
-    parents: NDArray[np.int32]
-    counts: NDArray[np.uint64]
-    depths: NDArray[np.int32]
-    truncated: bool
-    miss: bool
-
-    @property
-    def nodes(self) -> int:
-        """Number of trie nodes."""
-        return int(self.tokens.shape[0])
-
-    def paths(self) -> list[tuple[int, ...]]:
-        """Each node's full prefix, token ids from the first continuation token to the node."""
-        paths: list[tuple[int, ...]] = []
-        for token, parent in zip(self.tokens.tolist(), self.parents.tolist(), strict=True):
-            paths.append((*(paths[parent] if parent >= 0 else ()), token))
-        return paths
-
-    def same_as(self, other: Retrieval) -> bool:
-        """Whether both answers agree in every field, row by row."""
-        return (
-            (self.match_length, self.match_count, self.truncated, self.miss)
-            == (other.match_length, other.match_count, other.truncated, other.miss)
-            and np.array_equal(self.tokens, other.tokens)
-            and np.array_equal(self.parents, other.parents)
-            and np.array_equal(self.counts, other.counts)
-            and np.array_equal(self.depths, other.depths)
-        )
-
-
 def trie_rows(
     match_length: int,
     match_count: int,
     rows: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
     truncated: bool,
 ) -> Retrieval:
-    """The record of int64 rows (tokens, parents, counts, depths), copied into their declared widths."""
+    """The record of int64 rows (tokens, parents, counts, depths), which are copied."""
     tokens, parents, counts, depths = rows
     return Retrieval(
-        match_length,
-        match_count,
-        tokens.copy(),
-        parents.astype(np.int32),
-        counts.astype(np.uint64),
-        depths.astype(np.int32),
-        truncated,
-        match_count == 0,
+        match_length=match_length,
+        match_count=match_count,
+        tokens=tokens.copy(),
+        parents=parents.copy(),
+        depths=depths.copy(),
+        counts=counts.copy(),
+        truncated=truncated,
     )
 
 
 def miss() -> Retrieval:
     """The answer where nothing matches: empty, never a made-up token."""
-    none = np.empty(0, np.int64)
-    return trie_rows(0, 0, (none, none, none, none), False)
+    return Retrieval()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
+from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from protos.draftproof.v1 import retriever_pb2 as pb
 from protos.draftproof.v1 import retriever_pb2_grpc
+from retriever.merging import Question, Reply
+from retriever.retriever import Corpus
 from services import telemetry
 from services.clients.channel import call, open_channel
 from services.clients.session_stream import SessionStream
 from services.clients.timeouts import Timeouts
 from services.status import error_of_info
-from services.wire.retriever import decode_index, decode_retrieval, encode_query
+from services.wire.retriever import decode_index, decode_retrieval, encode_output, encode_query
+from services.wire.retriever_parts import decode_reply, encode_part
 
 
 class RetrieverClient:
@@ -23,9 +26,10 @@ class RetrieverClient:
         self._channel = open_channel(endpoint)
         self._stub = retriever_pb2_grpc.RetrieverServiceStub(self._channel)
         self._stream: SessionStream[None] = SessionStream(lambda: self._stub.Retrieve(), lambda: None)
+        self._parts: SessionStream[None] = SessionStream(lambda: self._stub.Part(), lambda: None)
 
-    async def describe(self) -> Sequence[IndexDescription]:
-        request = pb.RetrieverServiceDescribeRequest()
+    async def describe(self, tenant: str = "") -> Sequence[IndexDescription]:
+        request = pb.RetrieverServiceDescribeRequest(tenant=tenant)
         answer = await call(self._stub.Describe, request, timeout_s=self._timeouts.describe_s)
         return [decode_index(index) for index in answer.indexes]
 
@@ -39,7 +43,23 @@ class RetrieverClient:
             raise error_of_info(answer.error)
         return decode_retrieval(answer.retrieval)
 
+    async def part(self, corpus: Corpus, question: Question) -> Reply | None:
+        """The group's reply in the merging dialogue; None where the live generation is gone."""
+        header = telemetry.traceparent()
+        answer: pb.PartResponse = await self._parts.ask(
+            lambda call_id, _: encode_part(corpus, question, call_id=call_id, traceparent=header),
+            timeout_s=self._timeouts.retrieve_s,
+        )
+        if answer.WhichOneof("outcome") == "error":
+            raise error_of_info(answer.error)
+        return decode_reply(answer)
+
+    async def record(self, output: PublishedOutput) -> int:
+        answer = await call(self._stub.Record, encode_output(output), timeout_s=self._timeouts.retrieve_s)
+        return int(answer.live_generation)
+
     async def close(self) -> None:
-        """Ends the stream and the channel."""
+        """Ends the streams and the channel."""
         await self._stream.close()
+        await self._parts.close()
         await self._channel.close()

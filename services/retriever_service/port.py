@@ -1,15 +1,16 @@
-"""contracts.ports.RetrieverPort over a retriever in this process."""
+"""contracts.ports.RetrieverPort, and the part of a group, over a retriever in this process."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
-
-import numpy as np
+from dataclasses import replace
 
 from contracts.errors import InvalidArgument
-from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
-from retriever.retriever import Retriever
+from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
+from retriever.merging import Question, Reply
+from retriever.retriever import Corpus, Retriever
 from retriever.trie import QueryLimits
 
 
@@ -19,54 +20,47 @@ class LocalRetriever:
     def __init__(self, retriever: Retriever) -> None:
         self._retriever = retriever
 
-    async def describe(self) -> Sequence[IndexDescription]:
-        """The indexes that everybody may see."""
-        library = self._retriever.library
-        out = []
-        for index, release_id in sorted(library.visible_indexes().items()):
-            loaded = library.acquire(index, release_id)
-            manifest = loaded.release.manifest
-            out.append(
-                IndexDescription(
-                    index=index,
-                    release=release_id,
-                    tokenizer_digest=manifest.tokenizer_sha256,
-                    vocab_size=manifest.vocabulary_size,
-                    max_match=manifest.context_length,
-                    max_depth=manifest.continuation_length,
-                    tokens=loaded.release.tokens,
-                )
-            )
-        return out
+    async def describe(self, tenant: str = "") -> Sequence[IndexDescription]:
+        """The indexes that the tenant may see."""
+        return self._retriever.describe(tenant)
 
     async def retrieve(self, query: RetrievalQuery) -> Retrieval:
+        """Raises InvalidArgument, NotFound, FailedPrecondition and PermissionDenied as `retriever.retriever` does."""
         started = time.perf_counter()
         if query.node_budget < 0:
             raise InvalidArgument("node_budget", f"{query.node_budget} is negative")
         if query.node_budget == 0 or query.max_depth == 0:
-            return Retrieval()
-        limits = QueryLimits(
-            max_suffix=query.max_match,
-            min_suffix=query.min_match,
-            max_continuation=query.max_depth,
-            node_budget=query.node_budget,
-        )
-        (answer,) = self._retriever.retrieve(
-            query.index,
-            query.release,
-            [query.suffix],
-            limits,
-            tenant=query.tenant,
-            live_generation=query.live_generation,
-        )
-        found = answer.retrieval
-        return Retrieval(
-            match_length=found.match_length,
-            match_count=found.match_count,
-            tokens=found.tokens,
-            parents=found.parents.astype(np.int64),
-            depths=found.depths.astype(np.int64),
-            counts=found.counts.astype(np.int64),
-            truncated=found.truncated,
-            compute_us=(time.perf_counter() - started) * 1e6,
-        )
+            return Retrieval(release=query.release, live_generation=query.live_generation)
+        corpus = corpus_of(query)
+        await self._catch_up(corpus)
+        (found,) = self._retriever.retrieve(corpus, [query.suffix], limits_of(query))
+        return replace(found, compute_us=(time.perf_counter() - started) * 1e6)
+
+    async def part(self, corpus: Corpus, question: Question) -> Reply | None:
+        """See `retriever.retriever.Retriever.part`."""
+        await self._catch_up(corpus)
+        return self._retriever.part(corpus, question)
+
+    async def record(self, output: PublishedOutput) -> int:
+        """In a thread: the store is a network away."""
+        return await asyncio.to_thread(self._retriever.record, output)
+
+    async def _catch_up(self, corpus: Corpus) -> None:
+        """Another replica has advertised a generation that is still on its way to this one."""
+        if self._retriever.live is not None and self._retriever.behind(corpus):
+            await asyncio.to_thread(self._retriever.live.poll)
+
+
+def corpus_of(query: RetrievalQuery) -> Corpus:
+    """What the query is about."""
+    return Corpus(query.index, query.release, query.tenant, query.live_generation)
+
+
+def limits_of(query: RetrievalQuery) -> QueryLimits:
+    """How far the query looks. Raises InvalidArgument for limits that contradict one another."""
+    return QueryLimits(
+        max_suffix=query.max_match,
+        min_suffix=query.min_match,
+        max_continuation=query.max_depth,
+        node_budget=query.node_budget,
+    )

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Protocol
 
+from contracts.errors import FailedPrecondition
 from contracts.ports import RetrieverPort
 from protos.draftproof.v1 import retriever_pb2 as pb
 from protos.draftproof.v1 import retriever_pb2_grpc
+from retriever.merging import Question, Reply
+from retriever.retriever import Corpus
 from services import telemetry
 from services.status import answering, info_of, typed
-from services.wire.retriever import decode_query, encode_index, encode_retrieval
+from services.wire.retriever import decode_output, decode_query, encode_index, encode_retrieval
+from services.wire.retriever_parts import decode_part, encode_reply
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["RetrieverService"].full_name
 
 
-class RetrieverServicer(retriever_pb2_grpc.RetrieverServiceServicer):
-    """Serves `port`."""
+class PartPort(Protocol):
+    """What answers for one group of a release's segments."""
 
-    def __init__(self, port: RetrieverPort) -> None:
+    async def part(self, corpus: Corpus, question: Question) -> Reply | None:
+        """The group's reply; None where the live generation is gone."""
+        ...
+
+
+class RetrieverServicer(retriever_pb2_grpc.RetrieverServiceServicer):
+    """Serves `port`, and `parts` where it can answer for a group."""
+
+    def __init__(self, port: RetrieverPort, parts: PartPort | None = None) -> None:
         self._port = port
+        self._parts = parts
 
     async def Describe(
         self, request: pb.RetrieverServiceDescribeRequest, context: Any
     ) -> pb.RetrieverServiceDescribeResponse:
         async with answering(context):
-            indexes = await self._port.describe()
+            indexes = await self._port.describe(request.tenant)
             return pb.RetrieverServiceDescribeResponse(indexes=[encode_index(index) for index in indexes])
 
     async def Retrieve(
@@ -34,6 +47,26 @@ class RetrieverServicer(retriever_pb2_grpc.RetrieverServiceServicer):
         async with answering(context):
             async for message in requests:
                 yield await self._answer(message)
+
+    async def Part(self, requests: AsyncIterator[pb.PartRequest], context: Any) -> AsyncIterator[pb.PartResponse]:
+        async with answering(context):
+            async for message in requests:
+                yield await self._part(message)
+
+    async def Record(self, request: pb.RecordRequest, context: Any) -> pb.RecordResponse:
+        async with answering(context):
+            return pb.RecordResponse(live_generation=await self._port.record(decode_output(request)))
+
+    async def _part(self, message: pb.PartRequest) -> pb.PartResponse:
+        attributes = {"draftproof.index": message.index, "draftproof.index.release": message.release}
+        try:
+            if self._parts is None:
+                raise FailedPrecondition("group", "this retriever answers alone")
+            with telemetry.span("draftproof.retriever.part", message.traceparent, attributes):
+                reply = await self._parts.part(*decode_part(message))
+            return encode_reply(reply, call_id=message.call_id)
+        except Exception as error:
+            return pb.PartResponse(call_id=message.call_id, error=info_of(typed(error)))
 
     async def _answer(self, message: pb.RetrieveRequest) -> pb.RetrieveResponse:
         attributes = {"draftproof.index": message.index, "draftproof.index.release": message.release}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contracts.errors import InvalidArgument
 from contracts.proposal import MAX_NODES
-from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
+from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from protos.draftproof.v1 import retriever_pb2 as pb
 from services.wire.scalars import duration, within
 from services.wire.vector import INT32, UINT32, UINT64, decode_ints, encode_ints
 
 MAX_SUFFIX = 4096
+MAX_OUTPUT = 1 << 20
 _MAX = 2**32 - 1
 
 
@@ -55,12 +57,15 @@ def encode_retrieval(retrieval: Retrieval) -> pb.Retrieval:
         counts=encode_ints(retrieval.counts, UINT64, "retrieval.counts"),
         truncated=retrieval.truncated,
         compute_us=retrieval.compute_us,
+        release=retrieval.release,
+        live_generation=retrieval.live_generation,
+        live_gone=retrieval.live_gone,
     )
 
 
-def decode_retrieval(message: pb.Retrieval) -> Retrieval:
-    """Raises InvalidArgument naming the field."""
-    tokens = decode_ints(message.tokens, UINT32, "retrieval.tokens", limit=MAX_NODES)
+def decode_retrieval(message: pb.Retrieval, *, limit: int = MAX_NODES) -> Retrieval:
+    """limit: most nodes. Raises InvalidArgument naming the field."""
+    tokens = decode_ints(message.tokens, UINT32, "retrieval.tokens", limit=limit)
     n = len(tokens)
     return Retrieval(
         match_length=message.match_length,
@@ -71,6 +76,9 @@ def decode_retrieval(message: pb.Retrieval) -> Retrieval:
         counts=decode_ints(message.counts, UINT64, "retrieval.counts", limit=n, length=n),
         truncated=message.truncated,
         compute_us=duration(message.compute_us, "retrieval.compute_us"),
+        release=message.release,
+        live_generation=message.live_generation,
+        live_gone=message.live_gone,
     )
 
 
@@ -81,4 +89,23 @@ def encode_index(index: IndexDescription) -> pb.IndexDescription:
 
 def decode_index(message: pb.IndexDescription) -> IndexDescription:
     """Field by field."""
-    return IndexDescription(**{name: getattr(message, name) for name in IndexDescription.__dataclass_fields__})
+    plain = {name: getattr(message, name) for name in IndexDescription.__dataclass_fields__}
+    return IndexDescription(**{**plain, "groups": tuple(message.groups)})
+
+
+def encode_output(output: PublishedOutput) -> pb.RecordRequest:
+    """Raises InvalidArgument naming the field for tokens that the message cannot hold."""
+    return pb.RecordRequest(
+        index=output.index,
+        tenant=output.tenant,
+        entry=output.entry,
+        tokens=encode_ints(output.tokens, UINT32, "tokens"),
+    )
+
+
+def decode_output(message: pb.RecordRequest) -> PublishedOutput:
+    """Raises InvalidArgument naming the field."""
+    if not message.entry:
+        raise InvalidArgument("entry", "is empty")
+    tokens = decode_ints(message.tokens, UINT32, "tokens", limit=MAX_OUTPUT)
+    return PublishedOutput(message.index, message.tenant, message.entry, tokens)

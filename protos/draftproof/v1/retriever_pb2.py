@@ -26,7 +26,7 @@ from protos.draftproof.v1 import errors_pb2 as protos_dot_draftproof_dot_v1_dot_
 from protos.draftproof.v1 import vector_pb2 as protos_dot_draftproof_dot_v1_dot_vector__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$protos/draftproof/v1/retriever.proto\x12\rdraftproof.v1\x1a!protos/draftproof/v1/errors.proto\x1a!protos/draftproof/v1/vector.proto\"!\n\x1fRetrieverServiceDescribeRequest\"T\n RetrieverServiceDescribeResponse\x12\x30\n\x07indexes\x18\x01 \x03(\x0b\x32\x1f.draftproof.v1.IndexDescription\"\xaf\x01\n\x10IndexDescription\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0f\n\x07release\x18\x02 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x11\n\tmax_match\x18\x05 \x01(\r\x12\x11\n\tmax_depth\x18\x06 \x01(\r\x12\x0e\n\x06tokens\x18\x07 \x01(\x04\x12\x17\n\x0flive_generation\x18\x08 \x01(\x04\"\xf5\x01\n\x0fRetrieveRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x13\n\x0btraceparent\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12%\n\x06suffix\x18\x05 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12\x13\n\x0bnode_budget\x18\x06 \x01(\r\x12\x11\n\tmax_depth\x18\x07 \x01(\r\x12\x11\n\tmin_match\x18\x08 \x01(\r\x12\x11\n\tmax_match\x18\t \x01(\r\x12\x0e\n\x06tenant\x18\n \x01(\t\x12\x17\n\x0flive_generation\x18\x0b \x01(\x04\"\xfa\x01\n\tRetrieval\x12\x14\n\x0cmatch_length\x18\x01 \x01(\r\x12\x13\n\x0bmatch_count\x18\x02 \x01(\x04\x12%\n\x06tokens\x18\x03 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12&\n\x07parents\x18\x04 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12%\n\x06\x64\x65pths\x18\x05 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12%\n\x06\x63ounts\x18\x06 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12\x11\n\ttruncated\x18\x07 \x01(\x08\x12\x12\n\ncompute_us\x18\x08 \x01(\x01\"\x88\x01\n\x10RetrieveResponse\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12-\n\tretrieval\x18\x02 \x01(\x0b\x32\x18.draftproof.v1.RetrievalH\x00\x12)\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x18.draftproof.v1.ErrorInfoH\x00\x42\t\n\x07outcome2\xd0\x01\n\x10RetrieverService\x12k\n\x08\x44\x65scribe\x12..draftproof.v1.RetrieverServiceDescribeRequest\x1a/.draftproof.v1.RetrieverServiceDescribeResponse\x12O\n\x08Retrieve\x12\x1e.draftproof.v1.RetrieveRequest\x1a\x1f.draftproof.v1.RetrieveResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$protos/draftproof/v1/retriever.proto\x12\rdraftproof.v1\x1a!protos/draftproof/v1/errors.proto\x1a!protos/draftproof/v1/vector.proto\"1\n\x1fRetrieverServiceDescribeRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"T\n RetrieverServiceDescribeResponse\x12\x30\n\x07indexes\x18\x01 \x03(\x0b\x32\x1f.draftproof.v1.IndexDescription\"\xdf\x01\n\x10IndexDescription\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0f\n\x07release\x18\x02 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x11\n\tmax_match\x18\x05 \x01(\r\x12\x11\n\tmax_depth\x18\x06 \x01(\r\x12\x0e\n\x06tokens\x18\x07 \x01(\x04\x12\x17\n\x0flive_generation\x18\x08 \x01(\x04\x12\x0f\n\x07records\x18\t \x01(\x08\x12\r\n\x05group\x18\n \x01(\t\x12\x0e\n\x06groups\x18\x0b \x03(\t\"\xf5\x01\n\x0fRetrieveRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x13\n\x0btraceparent\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12%\n\x06suffix\x18\x05 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12\x13\n\x0bnode_budget\x18\x06 \x01(\r\x12\x11\n\tmax_depth\x18\x07 \x01(\r\x12\x11\n\tmin_match\x18\x08 \x01(\r\x12\x11\n\tmax_match\x18\t \x01(\r\x12\x0e\n\x06tenant\x18\n \x01(\t\x12\x17\n\x0flive_generation\x18\x0b \x01(\x04\"\xb7\x02\n\tRetrieval\x12\x14\n\x0cmatch_length\x18\x01 \x01(\r\x12\x13\n\x0bmatch_count\x18\x02 \x01(\x04\x12%\n\x06tokens\x18\x03 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12&\n\x07parents\x18\x04 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12%\n\x06\x64\x65pths\x18\x05 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12%\n\x06\x63ounts\x18\x06 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12\x11\n\ttruncated\x18\x07 \x01(\x08\x12\x12\n\ncompute_us\x18\x08 \x01(\x01\x12\x0f\n\x07release\x18\t \x01(\t\x12\x17\n\x0flive_generation\x18\n \x01(\x04\x12\x11\n\tlive_gone\x18\x0b \x01(\x08\"\x88\x01\n\x10RetrieveResponse\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12-\n\tretrieval\x18\x02 \x01(\x0b\x32\x18.draftproof.v1.RetrievalH\x00\x12)\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x18.draftproof.v1.ErrorInfoH\x00\x42\t\n\x07outcome\"\xc6\x02\n\x0bPartRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x13\n\x0btraceparent\x18\x02 \x01(\t\x12\r\n\x05index\x18\x03 \x01(\t\x12\x0f\n\x07release\x18\x04 \x01(\t\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x17\n\x0flive_generation\x18\x06 \x01(\x04\x12\x31\n\x07longest\x18\x07 \x01(\x0b\x32\x1e.draftproof.v1.LongestQuestionH\x00\x12+\n\x04\x62\x65st\x18\x08 \x01(\x0b\x32\x1b.draftproof.v1.BestQuestionH\x00\x12-\n\x05\x61\x62ove\x18\t \x01(\x0b\x32\x1c.draftproof.v1.AboveQuestionH\x00\x12-\n\x05\x63ount\x18\n \x01(\x0b\x32\x1c.draftproof.v1.CountQuestionH\x00\x42\n\n\x08question\"d\n\x0bQueryLimits\x12\x12\n\nmax_suffix\x18\x01 \x01(\r\x12\x12\n\nmin_suffix\x18\x02 \x01(\r\x12\x18\n\x10max_continuation\x18\x03 \x01(\r\x12\x13\n\x0bnode_budget\x18\x04 \x01(\r\"e\n\x0fLongestQuestion\x12&\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12*\n\x06limits\x18\x02 \x01(\x0b\x32\x1a.draftproof.v1.QueryLimits\"a\n\x0c\x42\x65stQuestion\x12%\n\x06suffix\x18\x01 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12*\n\x06limits\x18\x02 \x01(\x0b\x32\x1a.draftproof.v1.QueryLimits\"v\n\rAboveQuestion\x12%\n\x06suffix\x18\x01 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12\x18\n\x10max_continuation\x18\x02 \x01(\r\x12\x11\n\tmin_count\x18\x03 \x01(\x04\x12\x11\n\tmax_nodes\x18\x04 \x01(\r\"\xac\x01\n\rCountQuestion\x12%\n\x06suffix\x18\x01 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12%\n\x06tokens\x18\x02 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12&\n\x07parents\x18\x03 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12%\n\x06\x64\x65pths\x18\x04 \x01(\x0b\x32\x15.draftproof.v1.Vector\"\xd0\x01\n\x0cPartResponse\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x11\n\x07longest\x18\x02 \x01(\rH\x00\x12(\n\x04trie\x18\x03 \x01(\x0b\x32\x18.draftproof.v1.RetrievalH\x00\x12\'\n\x06\x63ounts\x18\x04 \x01(\x0b\x32\x15.draftproof.v1.VectorH\x00\x12\x13\n\tlive_gone\x18\x05 \x01(\x08H\x00\x12)\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x18.draftproof.v1.ErrorInfoH\x00\x42\t\n\x07outcome\"d\n\rRecordRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05\x65ntry\x18\x03 \x01(\t\x12%\n\x06tokens\x18\x04 \x01(\x0b\x32\x15.draftproof.v1.Vector\")\n\x0eRecordResponse\x12\x17\n\x0flive_generation\x18\x01 \x01(\x04\x32\xdc\x02\n\x10RetrieverService\x12k\n\x08\x44\x65scribe\x12..draftproof.v1.RetrieverServiceDescribeRequest\x1a/.draftproof.v1.RetrieverServiceDescribeResponse\x12O\n\x08Retrieve\x12\x1e.draftproof.v1.RetrieveRequest\x1a\x1f.draftproof.v1.RetrieveResponse(\x01\x30\x01\x12\x43\n\x04Part\x12\x1a.draftproof.v1.PartRequest\x1a\x1b.draftproof.v1.PartResponse(\x01\x30\x01\x12\x45\n\x06Record\x12\x1c.draftproof.v1.RecordRequest\x1a\x1d.draftproof.v1.RecordResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,17 +34,35 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.draftproof.v1.retrie
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RETRIEVERSERVICEDESCRIBEREQUEST']._serialized_start=125
-  _globals['_RETRIEVERSERVICEDESCRIBEREQUEST']._serialized_end=158
-  _globals['_RETRIEVERSERVICEDESCRIBERESPONSE']._serialized_start=160
-  _globals['_RETRIEVERSERVICEDESCRIBERESPONSE']._serialized_end=244
-  _globals['_INDEXDESCRIPTION']._serialized_start=247
-  _globals['_INDEXDESCRIPTION']._serialized_end=422
-  _globals['_RETRIEVEREQUEST']._serialized_start=425
-  _globals['_RETRIEVEREQUEST']._serialized_end=670
-  _globals['_RETRIEVAL']._serialized_start=673
-  _globals['_RETRIEVAL']._serialized_end=923
-  _globals['_RETRIEVERESPONSE']._serialized_start=926
-  _globals['_RETRIEVERESPONSE']._serialized_end=1062
-  _globals['_RETRIEVERSERVICE']._serialized_start=1065
-  _globals['_RETRIEVERSERVICE']._serialized_end=1273
+  _globals['_RETRIEVERSERVICEDESCRIBEREQUEST']._serialized_end=174
+  _globals['_RETRIEVERSERVICEDESCRIBERESPONSE']._serialized_start=176
+  _globals['_RETRIEVERSERVICEDESCRIBERESPONSE']._serialized_end=260
+  _globals['_INDEXDESCRIPTION']._serialized_start=263
+  _globals['_INDEXDESCRIPTION']._serialized_end=486
+  _globals['_RETRIEVEREQUEST']._serialized_start=489
+  _globals['_RETRIEVEREQUEST']._serialized_end=734
+  _globals['_RETRIEVAL']._serialized_start=737
+  _globals['_RETRIEVAL']._serialized_end=1048
+  _globals['_RETRIEVERESPONSE']._serialized_start=1051
+  _globals['_RETRIEVERESPONSE']._serialized_end=1187
+  _globals['_PARTREQUEST']._serialized_start=1190
+  _globals['_PARTREQUEST']._serialized_end=1516
+  _globals['_QUERYLIMITS']._serialized_start=1518
+  _globals['_QUERYLIMITS']._serialized_end=1618
+  _globals['_LONGESTQUESTION']._serialized_start=1620
+  _globals['_LONGESTQUESTION']._serialized_end=1721
+  _globals['_BESTQUESTION']._serialized_start=1723
+  _globals['_BESTQUESTION']._serialized_end=1820
+  _globals['_ABOVEQUESTION']._serialized_start=1822
+  _globals['_ABOVEQUESTION']._serialized_end=1940
+  _globals['_COUNTQUESTION']._serialized_start=1943
+  _globals['_COUNTQUESTION']._serialized_end=2115
+  _globals['_PARTRESPONSE']._serialized_start=2118
+  _globals['_PARTRESPONSE']._serialized_end=2326
+  _globals['_RECORDREQUEST']._serialized_start=2328
+  _globals['_RECORDREQUEST']._serialized_end=2428
+  _globals['_RECORDRESPONSE']._serialized_start=2430
+  _globals['_RECORDRESPONSE']._serialized_end=2471
+  _globals['_RETRIEVERSERVICE']._serialized_start=2474
+  _globals['_RETRIEVERSERVICE']._serialized_end=2822
 # @@protoc_insertion_point(module_scope)

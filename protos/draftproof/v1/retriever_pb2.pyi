@@ -26,12 +26,17 @@ class RetrieverServiceDescribeRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TENANT_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Who asks: indexes that this tenant may not see are left out."""
     def __init__(
         self,
+        *,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -75,6 +80,9 @@ class IndexDescription(_message.Message):
     MAX_DEPTH_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     LIVE_GENERATION_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
     index: _builtins.str
     """Name of the index."""
     release: _builtins.str
@@ -91,6 +99,14 @@ class IndexDescription(_message.Message):
     """Tokens indexed."""
     live_generation: _builtins.int
     """Generation of its live segments; 0: none."""
+    records: _builtins.bool
+    """Published outputs of the tenant who asked are taken into them."""
+    group: _builtins.str
+    """Which part of the release this retriever holds; empty: all of it."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """How all parts are called."""
+
     def __init__(
         self,
         *,
@@ -102,10 +118,13 @@ class IndexDescription(_message.Message):
         max_depth: _builtins.int = ...,
         tokens: _builtins.int = ...,
         live_generation: _builtins.int = ...,
+        records: _builtins.bool = ...,
+        group: _builtins.str = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "live_generation", b"live_generation", "max_depth", b"max_depth", "max_match", b"max_match", "release", b"release", "tokenizer_digest", b"tokenizer_digest", "tokens", b"tokens", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "groups", b"groups", "index", b"index", "live_generation", b"live_generation", "max_depth", b"max_depth", "max_match", b"max_match", "records", b"records", "release", b"release", "tokenizer_digest", b"tokenizer_digest", "tokens", b"tokens", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -189,6 +208,9 @@ class Retrieval(_message.Message):
     COUNTS_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     COMPUTE_US_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
+    LIVE_GENERATION_FIELD_NUMBER: _builtins.int
+    LIVE_GONE_FIELD_NUMBER: _builtins.int
     match_length: _builtins.int
     """Length of the matched suffix in tokens; 0: a miss."""
     match_count: _builtins.int
@@ -197,6 +219,12 @@ class Retrieval(_message.Message):
     """The node budget cut the trie."""
     compute_us: _builtins.float
     """Compute time in microseconds."""
+    release: _builtins.str
+    """The release it was answered from."""
+    live_generation: _builtins.int
+    """The live generation it was answered from; 0: none."""
+    live_gone: _builtins.bool
+    """That generation cannot be reproduced here any more, or not yet: the answer is a miss."""
     @_builtins.property
     def tokens(self) -> _vector_pb2.Vector:
         """Tokens, uint32."""
@@ -224,10 +252,13 @@ class Retrieval(_message.Message):
         counts: _vector_pb2.Vector | None = ...,
         truncated: _builtins.bool = ...,
         compute_us: _builtins.float = ...,
+        release: _builtins.str = ...,
+        live_generation: _builtins.int = ...,
+        live_gone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "depths", b"depths", "parents", b"parents", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_us", b"compute_us", "counts", b"counts", "depths", b"depths", "match_count", b"match_count", "match_length", b"match_length", "parents", b"parents", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_us", b"compute_us", "counts", b"counts", "depths", b"depths", "live_generation", b"live_generation", "live_gone", b"live_gone", "match_count", b"match_count", "match_length", b"match_length", "parents", b"parents", "release", b"release", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -268,3 +299,351 @@ class RetrieveResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
 Global___RetrieveResponse: _TypeAlias = RetrieveResponse  # noqa: Y015
+
+@_typing.final
+class PartRequest(_message.Message):
+    """Asks one group. Match lengths, counts and tries are those of the segments that it holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    RELEASE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    LIVE_GENERATION_FIELD_NUMBER: _builtins.int
+    LONGEST_FIELD_NUMBER: _builtins.int
+    BEST_FIELD_NUMBER: _builtins.int
+    ABOVE_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    """Numbers the calls of a stream; its answer carries the same number."""
+    traceparent: _builtins.str
+    """W3C trace context of the call's span; empty: none."""
+    index: _builtins.str
+    """The index."""
+    release: _builtins.str
+    """The release that the manifest names."""
+    tenant: _builtins.str
+    """Who asks."""
+    live_generation: _builtins.int
+    """Generation of live segments to read; 0 leaves them out."""
+    @_builtins.property
+    def longest(self) -> Global___LongestQuestion:
+        """The longest match."""
+
+    @_builtins.property
+    def best(self) -> Global___BestQuestion:
+        """The pruned trie."""
+
+    @_builtins.property
+    def above(self) -> Global___AboveQuestion:
+        """All nodes above a count."""
+
+    @_builtins.property
+    def count(self) -> Global___CountQuestion:
+        """The counts of given nodes."""
+
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
+        index: _builtins.str = ...,
+        release: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        live_generation: _builtins.int = ...,
+        longest: Global___LongestQuestion | None = ...,
+        best: Global___BestQuestion | None = ...,
+        above: Global___AboveQuestion | None = ...,
+        count: Global___CountQuestion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["above", b"above", "best", b"best", "count", b"count", "longest", b"longest", "question", b"question"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["above", b"above", "best", b"best", "call_id", b"call_id", "count", b"count", "index", b"index", "live_generation", b"live_generation", "longest", b"longest", "question", b"question", "release", b"release", "tenant", b"tenant", "traceparent", b"traceparent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_question: _TypeAlias = _typing.Literal["longest", "best", "above", "count"]  # noqa: Y015
+    _WhichOneofArgType_question: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_question) -> _WhichOneofReturnType_question | None: ...
+
+Global___PartRequest: _TypeAlias = PartRequest  # noqa: Y015
+
+@_typing.final
+class QueryLimits(_message.Message):
+    """How far a query looks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_SUFFIX_FIELD_NUMBER: _builtins.int
+    MIN_SUFFIX_FIELD_NUMBER: _builtins.int
+    MAX_CONTINUATION_FIELD_NUMBER: _builtins.int
+    NODE_BUDGET_FIELD_NUMBER: _builtins.int
+    max_suffix: _builtins.int
+    """Longest suffix to match."""
+    min_suffix: _builtins.int
+    """Shortest suffix worth matching."""
+    max_continuation: _builtins.int
+    """Deepest continuation wanted."""
+    node_budget: _builtins.int
+    """Candidates wanted at most."""
+    def __init__(
+        self,
+        *,
+        max_suffix: _builtins.int = ...,
+        min_suffix: _builtins.int = ...,
+        max_continuation: _builtins.int = ...,
+        node_budget: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_continuation", b"max_continuation", "max_suffix", b"max_suffix", "min_suffix", b"min_suffix", "node_budget", b"node_budget"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryLimits: _TypeAlias = QueryLimits  # noqa: Y015
+
+@_typing.final
+class LongestQuestion(_message.Message):
+    """How long is the longest match of the context's end?"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def context(self) -> _vector_pb2.Vector:
+        """Tail of the published prefix, uint32."""
+
+    @_builtins.property
+    def limits(self) -> Global___QueryLimits:
+        """How far to look."""
+
+    def __init__(
+        self,
+        *,
+        context: _vector_pb2.Vector | None = ...,
+        limits: Global___QueryLimits | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "limits", b"limits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "limits", b"limits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LongestQuestion: _TypeAlias = LongestQuestion  # noqa: Y015
+
+@_typing.final
+class BestQuestion(_message.Message):
+    """The pruned trie below exactly this suffix."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUFFIX_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def suffix(self) -> _vector_pb2.Vector:
+        """The suffix, uint32."""
+
+    @_builtins.property
+    def limits(self) -> Global___QueryLimits:
+        """How far to look."""
+
+    def __init__(
+        self,
+        *,
+        suffix: _vector_pb2.Vector | None = ...,
+        limits: Global___QueryLimits | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "suffix", b"suffix"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "suffix", b"suffix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BestQuestion: _TypeAlias = BestQuestion  # noqa: Y015
+
+@_typing.final
+class AboveQuestion(_message.Message):
+    """All nodes below the suffix that this group counts at least so often."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUFFIX_FIELD_NUMBER: _builtins.int
+    MAX_CONTINUATION_FIELD_NUMBER: _builtins.int
+    MIN_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_NODES_FIELD_NUMBER: _builtins.int
+    max_continuation: _builtins.int
+    """Deepest continuation wanted."""
+    min_count: _builtins.int
+    """Least count."""
+    max_nodes: _builtins.int
+    """Most nodes; RESOURCE_EXHAUSTED beyond."""
+    @_builtins.property
+    def suffix(self) -> _vector_pb2.Vector:
+        """The suffix, uint32."""
+
+    def __init__(
+        self,
+        *,
+        suffix: _vector_pb2.Vector | None = ...,
+        max_continuation: _builtins.int = ...,
+        min_count: _builtins.int = ...,
+        max_nodes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["suffix", b"suffix"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_continuation", b"max_continuation", "max_nodes", b"max_nodes", "min_count", b"min_count", "suffix", b"suffix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AboveQuestion: _TypeAlias = AboveQuestion  # noqa: Y015
+
+@_typing.final
+class CountQuestion(_message.Message):
+    """How often does each of these nodes occur here? Parents come before children."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUFFIX_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    PARENTS_FIELD_NUMBER: _builtins.int
+    DEPTHS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def suffix(self) -> _vector_pb2.Vector:
+        """The suffix, uint32."""
+
+    @_builtins.property
+    def tokens(self) -> _vector_pb2.Vector:
+        """Tokens, uint32."""
+
+    @_builtins.property
+    def parents(self) -> _vector_pb2.Vector:
+        """Parent nodes, int32, -1 for the root."""
+
+    @_builtins.property
+    def depths(self) -> _vector_pb2.Vector:
+        """Depths, int32."""
+
+    def __init__(
+        self,
+        *,
+        suffix: _vector_pb2.Vector | None = ...,
+        tokens: _vector_pb2.Vector | None = ...,
+        parents: _vector_pb2.Vector | None = ...,
+        depths: _vector_pb2.Vector | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["depths", b"depths", "parents", b"parents", "suffix", b"suffix", "tokens", b"tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depths", b"depths", "parents", b"parents", "suffix", b"suffix", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountQuestion: _TypeAlias = CountQuestion  # noqa: Y015
+
+@_typing.final
+class PartResponse(_message.Message):
+    """A group's reply."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    LONGEST_FIELD_NUMBER: _builtins.int
+    TRIE_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    LIVE_GONE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    """The number of the call answered."""
+    longest: _builtins.int
+    """Length of the longest match here."""
+    live_gone: _builtins.bool
+    """The live generation cannot be reproduced here."""
+    @_builtins.property
+    def trie(self) -> Global___Retrieval:
+        """A trie."""
+
+    @_builtins.property
+    def counts(self) -> _vector_pb2.Vector:
+        """Counts, uint64."""
+
+    @_builtins.property
+    def error(self) -> _errors_pb2.ErrorInfo:
+        """Why there is none."""
+
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        longest: _builtins.int = ...,
+        trie: Global___Retrieval | None = ...,
+        counts: _vector_pb2.Vector | None = ...,
+        live_gone: _builtins.bool = ...,
+        error: _errors_pb2.ErrorInfo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "error", b"error", "live_gone", b"live_gone", "longest", b"longest", "outcome", b"outcome", "trie", b"trie"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "counts", b"counts", "error", b"error", "live_gone", b"live_gone", "longest", b"longest", "outcome", b"outcome", "trie", b"trie"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["longest", "trie", "counts", "live_gone", "error"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___PartResponse: _TypeAlias = PartResponse  # noqa: Y015
+
+@_typing.final
+class RecordRequest(_message.Message):
+    """A published output."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    ENTRY_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    index: _builtins.str
+    """The index whose live segments take it."""
+    tenant: _builtins.str
+    """Whose output it is."""
+    entry: _builtins.str
+    """Names the output; a repeated call changes nothing."""
+    @_builtins.property
+    def tokens(self) -> _vector_pb2.Vector:
+        """Its tokens, uint32, without the prompt."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        entry: _builtins.str = ...,
+        tokens: _vector_pb2.Vector | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "index", b"index", "tenant", b"tenant", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordRequest: _TypeAlias = RecordRequest  # noqa: Y015
+
+@_typing.final
+class RecordResponse(_message.Message):
+    """The output was taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIVE_GENERATION_FIELD_NUMBER: _builtins.int
+    live_generation: _builtins.int
+    """The first live generation that holds it."""
+    def __init__(
+        self,
+        *,
+        live_generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["live_generation", b"live_generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordResponse: _TypeAlias = RecordResponse  # noqa: Y015

@@ -45,6 +45,16 @@ class RetrieverServiceStub(object):
                 request_serializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveRequest.SerializeToString,
                 response_deserializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveResponse.FromString,
                 _registered_method=True)
+        self.Part = channel.stream_stream(
+                '/draftproof.v1.RetrieverService/Part',
+                request_serializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.PartRequest.SerializeToString,
+                response_deserializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.PartResponse.FromString,
+                _registered_method=True)
+        self.Record = channel.unary_unary(
+                '/draftproof.v1.RetrieverService/Record',
+                request_serializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RecordRequest.SerializeToString,
+                response_deserializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RecordResponse.FromString,
+                _registered_method=True)
 
 
 class RetrieverServiceServicer(object):
@@ -65,6 +75,20 @@ class RetrieverServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Part(self, request_iterator, context):
+        """One group's replies in the dialogue that merges the groups of a release; answered in order, as Retrieve.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Record(self, request, context):
+        """Takes a published output into the live segments of an index, where a policy says so.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RetrieverServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +101,16 @@ def add_RetrieverServiceServicer_to_server(servicer, server):
                     servicer.Retrieve,
                     request_deserializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveRequest.FromString,
                     response_serializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveResponse.SerializeToString,
+            ),
+            'Part': grpc.stream_stream_rpc_method_handler(
+                    servicer.Part,
+                    request_deserializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.PartRequest.FromString,
+                    response_serializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.PartResponse.SerializeToString,
+            ),
+            'Record': grpc.unary_unary_rpc_method_handler(
+                    servicer.Record,
+                    request_deserializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RecordRequest.FromString,
+                    response_serializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RecordResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +168,60 @@ class RetrieverService(object):
             '/draftproof.v1.RetrieverService/Retrieve',
             protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveRequest.SerializeToString,
             protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Part(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/draftproof.v1.RetrieverService/Part',
+            protos_dot_draftproof_dot_v1_dot_retriever__pb2.PartRequest.SerializeToString,
+            protos_dot_draftproof_dot_v1_dot_retriever__pb2.PartResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Record(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftproof.v1.RetrieverService/Record',
+            protos_dot_draftproof_dot_v1_dot_retriever__pb2.RecordRequest.SerializeToString,
+            protos_dot_draftproof_dot_v1_dot_retriever__pb2.RecordResponse.FromString,
             options,
             channel_credentials,
             insecure,

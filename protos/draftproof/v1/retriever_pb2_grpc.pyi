@@ -37,6 +37,10 @@ class RetrieverServiceStub:
     """The indexes of this replica as it serves them now."""
     Retrieve: _grpc.StreamStreamMultiCallable[_retriever_pb2.RetrieveRequest, _retriever_pb2.RetrieveResponse]
     """Queries, answered in order. A failed query is answered by its error and the stream goes on."""
+    Part: _grpc.StreamStreamMultiCallable[_retriever_pb2.PartRequest, _retriever_pb2.PartResponse]
+    """One group's replies in the dialogue that merges the groups of a release; answered in order, as Retrieve."""
+    Record: _grpc.UnaryUnaryMultiCallable[_retriever_pb2.RecordRequest, _retriever_pb2.RecordResponse]
+    """Takes a published output into the live segments of an index, where a policy says so."""
 
 @_typing.type_check_only
 class RetrieverServiceAsyncStub(RetrieverServiceStub):
@@ -47,6 +51,10 @@ class RetrieverServiceAsyncStub(RetrieverServiceStub):
     """The indexes of this replica as it serves them now."""
     Retrieve: _aio.StreamStreamMultiCallable[_retriever_pb2.RetrieveRequest, _retriever_pb2.RetrieveResponse]  # type: ignore[assignment]
     """Queries, answered in order. A failed query is answered by its error and the stream goes on."""
+    Part: _aio.StreamStreamMultiCallable[_retriever_pb2.PartRequest, _retriever_pb2.PartResponse]  # type: ignore[assignment]
+    """One group's replies in the dialogue that merges the groups of a release; answered in order, as Retrieve."""
+    Record: _aio.UnaryUnaryMultiCallable[_retriever_pb2.RecordRequest, _retriever_pb2.RecordResponse]  # type: ignore[assignment]
+    """Takes a published output into the live segments of an index, where a policy says so."""
 
 class RetrieverServiceServicer(metaclass=_abc_1.ABCMeta):
     """Suffix matches in indexes. Stateless: a query names its release."""
@@ -66,5 +74,21 @@ class RetrieverServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_retriever_pb2.RetrieveResponse], _abc.AsyncIterator[_retriever_pb2.RetrieveResponse]]:
         """Queries, answered in order. A failed query is answered by its error and the stream goes on."""
+
+    @_abc_1.abstractmethod
+    def Part(
+        self,
+        request_iterator: _MaybeAsyncIterator[_retriever_pb2.PartRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_retriever_pb2.PartResponse], _abc.AsyncIterator[_retriever_pb2.PartResponse]]:
+        """One group's replies in the dialogue that merges the groups of a release; answered in order, as Retrieve."""
+
+    @_abc_1.abstractmethod
+    def Record(
+        self,
+        request: _retriever_pb2.RecordRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retriever_pb2.RecordResponse, _abc.Awaitable[_retriever_pb2.RecordResponse]]:
+        """Takes a published output into the live segments of an index, where a policy says so."""
 
 def add_RetrieverServiceServicer_to_server(servicer: RetrieverServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

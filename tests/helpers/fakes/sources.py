@@ -12,11 +12,11 @@ from contracts.capability import (
     SourceDescription,
 )
 from contracts.draft_law import DraftLaw, point_law
-from contracts.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from contracts.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal, ProposalNode, SourceCost, StateHandle
-from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
+from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from tests.helpers.fakes.target import VOCAB, FakeTokenizer, Logits
 
@@ -138,18 +138,41 @@ class FakeRetriever:
         self.down = False
         self.calls: list[str] = []
         self.asked: list[RetrievalQuery] = []
+        self.visible_to: dict[str, tuple[str, ...]] = {}
+        self.recording: frozenset[str] = frozenset()
+        self.recorded: list[PublishedOutput] = []
+        self.live = 0
+        self.live_gone = False
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
         if self.down:
             raise Unavailable("retriever", "the fake is down")
 
-    async def describe(self) -> Sequence[IndexDescription]:
+    async def describe(self, tenant: str = "") -> Sequence[IndexDescription]:
         self._called("describe")
         return [
-            IndexDescription(name, self.release, FakeTokenizer.digest, VOCAB, 16, 16, len(tokens))
+            IndexDescription(
+                name,
+                self.release,
+                FakeTokenizer.digest,
+                VOCAB,
+                16,
+                16,
+                len(tokens),
+                self.live,
+                tenant in self.recording,
+            )
             for name, tokens in self.indexes.items()
+            if tenant in self.visible_to.get(name, (tenant,))
         ]
+
+    async def record(self, output: PublishedOutput) -> int:
+        self._called("record")
+        if output.tenant not in self.recording:
+            raise PermissionDenied("live", f"nothing is recorded for {output.tenant!r}")
+        self.recorded.append(output)
+        return len(self.recorded)
 
     async def retrieve(self, query: RetrievalQuery) -> Retrieval:
         self._called("retrieve")
@@ -158,6 +181,8 @@ class FakeRetriever:
             raise NotFound("index", f"no index {query.index!r}")
         if query.release != self.release:
             raise FailedPrecondition("release", f"{query.release!r} is not served, {self.release!r} is")
+        if self.live_gone and query.live_generation:
+            return Retrieval(live_generation=query.live_generation, live_gone=True)
         corpus, suffix = list(self.indexes[query.index]), query.suffix.tolist()
         for length in range(min(query.max_match, len(suffix)), query.min_match - 1, -1):
             ends = [e for e in range(length, len(corpus)) if corpus[e - length : e] == suffix[len(suffix) - length :]]

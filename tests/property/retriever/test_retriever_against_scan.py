@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retriever.placement import merged_locally, place
+from retriever.merging import merged_locally
+from retriever.placement import place
 from retriever.query import SegmentSet
 from retriever.segment import segment_from_documents
 from retriever.segment_format import segment_bytes, segment_from_bytes

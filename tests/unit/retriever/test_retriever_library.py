@@ -12,7 +12,7 @@ from retriever.library import Library
 from retriever.memory_store import MemoryStore
 from retriever.publish import rollback
 from retriever.release import Binding
-from retriever.retriever import Retriever
+from retriever.retriever import Corpus, Retriever
 from retriever.store import Alias
 from retriever.trie import QueryLimits
 from tests.unit.retriever.corpora import TRACE, put_up
@@ -46,8 +46,8 @@ def test_an_index_is_served_after_a_poll(tmp_path: Path) -> None:
         library.current("py")
     library.poll()
     assert library.current("py").release_id == release_id
-    answer = Retriever(library).retrieve("py", release_id, [[4, 5, 6]], LIMITS)[0]
-    assert (answer.release_id, answer.retrieval.match_count) == (release_id, 2)
+    answer = Retriever(library).retrieve(Corpus("py", release_id), [[4, 5, 6]], LIMITS)[0]
+    assert (answer.release, answer.match_count) == (release_id, 2)
 
 
 def test_a_request_gets_the_release_it_names_or_a_refusal(tmp_path: Path) -> None:
@@ -59,10 +59,10 @@ def test_a_request_gets_the_release_it_names_or_a_refusal(tmp_path: Path) -> Non
         library.poll()
     retriever = Retriever(library)
     for release_id, follower in zip(ids[1:], (2, 3), strict=True):
-        answer = retriever.retrieve("py", release_id, [[0]], LIMITS)[0]
-        assert answer.retrieval.tokens.tolist() == [follower]
+        answer = retriever.retrieve(Corpus("py", release_id), [[0]], LIMITS)[0]
+        assert answer.tokens.tolist() == [follower]
     with pytest.raises(FailedPrecondition, match="release_id"):
-        retriever.retrieve("py", ids[0], [[0]], LIMITS)
+        retriever.retrieve(Corpus("py", ids[0]), [[0]], LIMITS)
 
 
 def test_a_request_in_flight_keeps_its_release(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_limits_beyond_the_release_are_refused(tmp_path: Path) -> None:
     library.poll()
     retriever = Retriever(library)
     with pytest.raises(InvalidArgument, match="max_continuation"):
-        retriever.retrieve("py", release_id, [[4]], QueryLimits(max_continuation=17))
+        retriever.retrieve(Corpus("py", release_id), [[4]], QueryLimits(max_continuation=17))
     with pytest.raises(InvalidArgument, match="max_suffix"):
-        retriever.retrieve("py", release_id, [[4]], QueryLimits(max_suffix=33))
+        retriever.retrieve(Corpus("py", release_id), [[4]], QueryLimits(max_suffix=33))
 
 
 def test_the_store_may_go_and_come_back(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument, PermissionDenied, Unavailable
+from contracts.retrieval import PublishedOutput
 from retriever.compaction import compact
 from retriever.library import Library
 from retriever.live import LiveLibrary, LivePolicy
 from retriever.live_index import LiveIndex
 from retriever.live_store import LiveEntry, decode_entry, encode_floor, encode_output
 from retriever.memory_store import MemoryStore
-from retriever.retriever import Retriever
+from retriever.retriever import Corpus, Retriever
 from retriever.trie import QueryLimits
 from tests.unit.retriever.corpora import TRACE, put_up
 
@@ -39,15 +40,17 @@ def test_what_one_replica_published_another_drafts_from(tmp_path: Path) -> None:
     release_id = put_up(store, "py", [TRACE])
     library = Library(store, tmp_path)
     library.poll()
-    writer, reader = LiveLibrary(store, policy("a")), LiveLibrary(store, policy("a"))
-    generation = writer.publish("py", "a", "round-1", [4, 5, 6, 77])
+    writer = Retriever(library, LiveLibrary(store, policy("a"), library.tokenizers))
+    reader = LiveLibrary(store, policy("a"), library.tokenizers)
+    generation = writer.record(PublishedOutput("py", "a", "request-1", np.array([4, 5, 6, 77])))
     reader.poll()
     retriever = Retriever(library, reader)
-    assert retriever.advertised("py", "a") == (release_id, generation)
-    answer = retriever.retrieve("py", release_id, [[4, 5, 6]], LIMITS, tenant="a", live_generation=generation)[0]
-    assert answer.retrieval.match_count == 3
-    without = retriever.retrieve("py", release_id, [[4, 5, 6]], LIMITS, tenant="a")[0]
-    assert without.retrieval.match_count == 2
+    (described,) = retriever.describe("a")
+    assert (described.release, described.live_generation, described.records) == (release_id, generation, True)
+    answer = retriever.retrieve(Corpus("py", release_id, "a", generation), [[4, 5, 6]], LIMITS)[0]
+    assert answer.match_count == 3
+    without = retriever.retrieve(Corpus("py", release_id, "a"), [[4, 5, 6]], LIMITS)[0]
+    assert without.match_count == 2
 
 
 def test_a_generation_that_is_gone_is_a_miss_that_says_so(tmp_path: Path) -> None:
@@ -55,14 +58,14 @@ def test_a_generation_that_is_gone_is_a_miss_that_says_so(tmp_path: Path) -> Non
     release_id = put_up(store, "py", [TRACE])
     library = Library(store, tmp_path)
     library.poll()
-    live = LiveLibrary(store, policy("a", keep=2))
-    generations = [live.publish("py", "a", f"{n}", [1, n]) for n in range(4)]
-    live.poll()
+    live = LiveLibrary(store, policy("a", keep=2), library.tokenizers)
     retriever = Retriever(library, live)
+    generations = [retriever.record(PublishedOutput("py", "a", f"{n}", np.array([1, n]))) for n in range(4)]
+    live.poll()
     for generation, gone in zip((*generations, generations[-1] + 1), (True, True, False, False, True), strict=True):
-        (answer,) = retriever.retrieve("py", release_id, [[4, 5, 6]], LIMITS, tenant="a", live_generation=generation)
-        assert (answer.live_gone, answer.retrieval.miss) == (gone, gone)
-    (answer,) = Retriever(library).retrieve("py", release_id, [[4]], LIMITS, live_generation=5)
+        (answer,) = retriever.retrieve(Corpus("py", release_id, "a", generation), [[4, 5, 6]], LIMITS)
+        assert (answer.live_gone, answer.miss) == (gone, gone)
+    (answer,) = Retriever(library).retrieve(Corpus("py", release_id, live_generation=5), [[4]], LIMITS)
     assert answer.live_gone
 
 
@@ -90,6 +93,67 @@ def test_tenants_see_their_own_outputs_only_unless_the_policy_shares_them() -> N
 def test_outputs_outside_the_policy_are_refused(tokens: list[float]) -> None:
     with pytest.raises(InvalidArgument, match="tokens"):
         LiveLibrary(MemoryStore(), policy("a")).publish("py", "a", "x", tokens)
+
+
+def test_shared_outputs_are_not_compacted_into_a_release_that_strangers_see(tmp_path: Path) -> None:
+    store = MemoryStore()
+    put_up(store, "py", [TRACE])
+    library = Library(store, tmp_path)
+    library.poll()
+    live = LiveLibrary(store, policy("a", "b", shared=True), library.tokenizers)
+    generation = Retriever(library, live).record(PublishedOutput("py", "a", "x", np.array([1, 2])))
+    live.poll()
+    with pytest.raises(PermissionDenied, match="everybody"):
+        compact(store, live, "py", "a", library.current("py"), generation)
+
+
+def test_outputs_of_one_tokenizer_never_meet_an_index_of_another(tmp_path: Path) -> None:
+    store = MemoryStore()
+    put_up(store, "py", [TRACE])
+    library = Library(store, tmp_path, keep_releases=1)
+    library.poll()
+    live = LiveLibrary(store, policy("a"), library.tokenizers)
+    retriever = Retriever(library, live)
+    generation = retriever.record(PublishedOutput("py", "a", "x", np.array([4, 5, 6, 77])))
+    live.poll()
+    moved = put_up(store, "py", [TRACE], tokenizer_sha256="tokenizer-2")
+    library.poll()
+    live.poll()
+    assert retriever.describe("a")[0].live_generation == 0
+    (answer,) = retriever.retrieve(Corpus("py", moved, "a", generation), [[4, 5, 6]], LIMITS)
+    assert answer.live_gone
+
+
+def test_an_output_with_ids_beyond_the_indexs_vocabulary_is_refused(tmp_path: Path) -> None:
+    store = MemoryStore()
+    put_up(store, "py", [[1, 2]], vocabulary_size=100)
+    library = Library(store, tmp_path)
+    library.poll()
+    retriever = Retriever(library, LiveLibrary(store, policy("a"), library.tokenizers))
+    with pytest.raises(InvalidArgument, match="below the vocabulary size 100"):
+        retriever.record(PublishedOutput("py", "a", "x", np.array([100])))
+    with pytest.raises(PermissionDenied, match="live"):
+        Retriever(library).record(PublishedOutput("py", "a", "x", np.array([1])))
+
+
+def test_queries_do_not_wait_for_a_store_that_hangs() -> None:
+    asked, released = threading.Event(), threading.Event()
+
+    class Hanging(MemoryStore):
+        def read_live(self, scope: str, after: int, limit: int) -> tuple[LiveEntry, ...]:
+            if after:
+                asked.set()
+                assert released.wait(30)
+            return super().read_live(scope, after, limit)
+
+    live = LiveLibrary(Hanging(), policy("a"))
+    generation = live.publish("py", "a", "x", [1, 2])
+    polling = threading.Thread(target=live.poll)
+    polling.start()
+    assert asked.wait(30)
+    assert followers(live, "a", generation) == [2]
+    released.set()
+    polling.join()
 
 
 def test_a_repeated_publication_counts_once() -> None:
@@ -194,27 +258,29 @@ def test_payloads_come_back_and_others_are_data_loss() -> None:
 
 def test_compaction_moves_outputs_into_a_release_and_out_of_the_stream(tmp_path: Path) -> None:
     store = MemoryStore()
-    put_up(store, "py", [TRACE])
+    put_up(store, "py", [TRACE], tenants=("a", "b"))
     library = Library(store, tmp_path)
     library.poll()
     rules = policy("a", "b", shared=True)
-    live = LiveLibrary(store, rules)
+    live = LiveLibrary(store, rules, library.tokenizers)
+    writer = Retriever(library, live)
     for n, tenant in enumerate("abab"):
-        generation = live.publish("py", tenant, f"{n}", [4, 5, 6, 20 + n])
+        generation = writer.record(PublishedOutput("py", tenant, f"{n}", np.array([4, 5, 6, 20 + n])))
     live.poll()
-    later = live.publish("py", "a", "later", [4, 5, 6, 50])
-    compact(store, live, "py", "a", library.current("py"), generation)
+    later = writer.record(PublishedOutput("py", "a", "later", np.array([4, 5, 6, 50])))
+    compact(store, live, "py", "a", library.current("py", "a"), generation)
     library.poll()
     live.poll()
-    fresh = LiveLibrary(store, rules)
+    fresh = LiveLibrary(store, rules, library.tokenizers)
     fresh.poll()
     for known in (live, fresh):
         retriever = Retriever(library, known)
-        release_id, newest = retriever.advertised("py", "a")
+        (described,) = retriever.describe("a")
+        release_id, newest = described.release, described.live_generation
         assert newest > later
-        (answer,) = retriever.retrieve("py", release_id, [[4, 5, 6]], LIMITS, tenant="a", live_generation=newest)
-        roots = dict(zip(answer.retrieval.tokens.tolist(), answer.retrieval.depths.tolist(), strict=True))
-        assert answer.retrieval.match_count == 7
+        (answer,) = retriever.retrieve(Corpus("py", release_id, "a", newest), [[4, 5, 6]], LIMITS)
+        roots = dict(zip(answer.tokens.tolist(), answer.depths.tolist(), strict=True))
+        assert answer.match_count == 7
         assert {20, 21, 22, 23, 50} <= roots.keys()
 
 
@@ -223,14 +289,18 @@ def test_compaction_never_shows_one_tenants_outputs_to_another(tmp_path: Path) -
     put_up(store, "py", [TRACE])
     library = Library(store, tmp_path)
     library.poll()
-    live = LiveLibrary(store, policy("a", "b"))
-    generation = live.publish("py", "a", "x", [1, 2])
+    live = LiveLibrary(store, policy("a", "b"), library.tokenizers)
+    generation = Retriever(library, live).record(PublishedOutput("py", "a", "x", np.array([1, 2])))
     live.poll()
-    with pytest.raises(PermissionDenied, match="not shared"):
+    with pytest.raises(PermissionDenied, match="everybody"):
         compact(store, live, "py", "a", library.current("py"), generation)
+    put_up(store, "py", [TRACE], tenants=("a", "b"))
+    library.poll()
+    with pytest.raises(PermissionDenied, match="to b"):
+        compact(store, live, "py", "a", library.current("py", "a"), generation)
     put_up(store, "py", [TRACE], tenants=("a",))
     library.poll()
     alias = compact(store, live, "py", "a", library.current("py", "a"), generation)
-    assert alias.version == 3
+    assert alias.version == 4
     with pytest.raises(FailedPrecondition, match="release_id"):
         compact(store, live, "py", "a", library.current("py", "a"), generation)

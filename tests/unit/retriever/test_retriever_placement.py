@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from contracts.errors import InvalidArgument, ResourceExhausted
-from retriever.placement import LongestQuestion, answer, merged, merged_locally, place
+from retriever.merging import LongestQuestion, answer, merged, merged_locally
+from retriever.placement import place
 from retriever.query import SegmentSet
 from retriever.segment import segment_from_documents
 from retriever.trie import QueryLimits
@@ -69,7 +70,7 @@ def test_a_reply_of_the_wrong_kind_is_refused() -> None:
     dialogue = merged(1, [8], QueryLimits())
     next(dialogue)
     with pytest.raises(InvalidArgument, match="reply"):
-        dialogue.send([np.zeros(1, np.uint64)])
+        dialogue.send([np.zeros(1, np.int64)])
 
 
 def test_a_group_that_would_send_too_much_says_so() -> None:

@@ -27,8 +27,8 @@ def test_the_trace_of_m77() -> None:
 
 def test_rows_have_their_declared_types_and_parents_come_first() -> None:
     answer = over([TRACE]).retrieve([4, 5, 6], QueryLimits())
-    assert (answer.tokens.dtype, answer.parents.dtype) == (np.int64, np.int32)
-    assert (answer.counts.dtype, answer.depths.dtype) == (np.uint64, np.int32)
+    assert (answer.tokens.dtype, answer.parents.dtype) == (np.int64, np.int64)
+    assert (answer.counts.dtype, answer.depths.dtype) == (np.int64, np.int64)
     assert all(parent < row for row, parent in enumerate(answer.parents.tolist()))
 
 
