@@ -16,6 +16,7 @@ from orchestrator import telemetry_names as names
 from orchestrator.catalogue import Catalogue
 from orchestrator.events import GenerateEvent
 from orchestrator.metrics import Metrics
+from orchestrator.recording import Recorder
 from orchestrator.request import GenerateRequest
 from orchestrator.run import Run
 from orchestrator.session import Peers
@@ -54,7 +55,8 @@ class Orchestrator:
             ttl_s=self._settings.describe_ttl_ms / 1000,
             timeout_s=self._settings.describe_timeout_ms / 1000,
         )
-        self._peers = Peers(verifier, proposers, retrievers, catalogue)
+        self._recorder = Recorder(retrievers, timeout_s=self._settings.record_timeout_ms / 1000)
+        self._peers = Peers(verifier, proposers, retrievers, catalogue, self._recorder)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
         """Yields a Chunk per round and at last one Final.
@@ -98,5 +100,6 @@ class Orchestrator:
         await asyncio.shield(task)
 
     async def aclose(self) -> None:
-        """Waits for the sessions that are being closed."""
+        """Waits for the sessions that are being closed and the outputs that are being recorded."""
         await asyncio.gather(*self._closing)
+        await self._recorder.aclose()

@@ -102,7 +102,9 @@ class Run:
                 admitted = again
 
     async def _admit(self) -> Admitted:
-        return admit_request(self._request, await self._peers.catalogue.view(), self._tokenizer, self._settings)
+        return admit_request(
+            self._request, await self._peers.catalogue.view(self._request.tenant), self._tokenizer, self._settings
+        )
 
     async def next_chunk(self) -> Chunk | None:
         """One round's chunk. At the deadline the text that was held back, if any."""
@@ -143,6 +145,12 @@ class Run:
         """The certificate. The sessions begin to close meanwhile."""
         self._begin_close()
         session = self._sessions[-1]
+        self._peers.recorder.record(
+            session.admitted.bindings,
+            tenant=self._request.tenant,
+            entry=session.session_id,
+            tokens=session.frontier.tokens[len(session.admitted.prompt) :],
+        )
         capability = session.admitted.capability
         ledger = sum_ledgers(self._ledgers, plain_step_us=await self._plain_step_us())
         return Final(
@@ -167,11 +175,11 @@ class Run:
 
     async def _plain_step_us(self) -> float:
         with contextlib.suppress(DraftproofError):
-            view = await self._peers.catalogue.view()
+            view = await self._peers.catalogue.view(self._request.tenant)
             if not view.verifier.plain_step_us:
                 # A fresh verifier has measured its first step only since it was described.
                 self._peers.catalogue.invalidate()
-                view = await self._peers.catalogue.view()
+                view = await self._peers.catalogue.view(self._request.tenant)
             return view.verifier.plain_step_us
         return 0.0
 

@@ -19,6 +19,7 @@ from contracts.receipt import Receipt
 from orchestrator.admission import Admitted
 from orchestrator.catalogue import Catalogue
 from orchestrator.policy import shares, useful_depth
+from orchestrator.recording import Recorder
 from orchestrator.recovery import open_surely, pause, successor
 from orchestrator.retrieval_source import RetrievalSource
 from orchestrator.settings import OrchestratorSettings
@@ -33,6 +34,7 @@ class Peers:
     proposers: Sequence[ProposerPort]
     retrievers: Sequence[RetrieverPort]
     catalogue: Catalogue
+    recorder: Recorder
 
 
 class Session:

@@ -36,6 +36,7 @@ class OrchestratorSettings:
     open_timeout_ms: float = 120_000.0
     verify_timeout_ms: float = 30_000.0
     close_timeout_ms: float = 1_000.0
+    record_timeout_ms: float = 2_000.0
     verify_attempts: int = 3
     reopen_attempts: int = 4
     retry_delays_ms: tuple[float, ...] = (10.0, 50.0, 250.0, 1_000.0)

@@ -9,11 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from contracts.ports import RetrieverPort
 from models.checkpoint import resolve
 from orchestrator.generate import Orchestrator
-from retriever.retriever import Retriever
 from services.orchestrator_service.process import orchestrator_settings
 from services.proposer_service.process import build_proposer
 from services.retriever_service.port import LocalRetriever
-from services.retriever_service.process import build_library
+from services.retriever_service.process import build_retriever
 from services.settings import AllSettings
 from services.text import CheckpointTokenizer
 from services.verifier_service.build import build_worker
@@ -30,9 +29,11 @@ async def local_orchestrator(settings: AllSettings) -> AsyncIterator[Orchestrato
         stack.callback(proposer.shutdown)
         retrievers: list[RetrieverPort] = []
         if settings.redis_url:
-            library = build_library(settings)
-            await asyncio.to_thread(library.poll)
-            retrievers.append(LocalRetriever(Retriever(library)))
+            retriever = build_retriever(settings)
+            await asyncio.to_thread(retriever.library.poll)
+            if retriever.live is not None:
+                await asyncio.to_thread(retriever.live.poll)
+            retrievers.append(LocalRetriever(retriever))
         tokenizer = CheckpointTokenizer(resolve(settings.model, settings.models_dir))
         orchestrator = Orchestrator(verifier, [proposer], retrievers, tokenizer, orchestrator_settings(settings))
         stack.push_async_callback(orchestrator.aclose)

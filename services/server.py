@@ -75,6 +75,10 @@ class ServiceServer:
         for name in ("", *self._services):
             await self._health.set(name, SERVING if serving else NOT_SERVING)
 
+    async def set_named(self, name: str, *, serving: bool) -> None:
+        """What a health check under a further name answers from now on: of something that the service can do without."""
+        await self._health.set(name, SERVING if serving else NOT_SERVING)
+
 
 async def until_told_to_stop(*, follow_stdin: bool = False) -> str:
     """Waits for SIGTERM or SIGINT, or with `follow_stdin` for the end of standard input; says which it was."""

@@ -105,6 +105,14 @@ class RetrieverSettings(ProcessSettings):
     redis_namespace: str = Field("draftproof", description="prefix of every key")
     indexes: str = Field("", description="names of the indexes to serve, separated by commas; empty: all")
     keep_releases: int = Field(3, ge=1, description="releases of an index that stay askable after a swap")
+    retriever_groups: str = Field(
+        "", description="names of the groups that share the releases' segments, separated by commas; empty: no groups"
+    )
+    retriever_group: str = Field("", description="which of the groups this retriever is")
+    live_policies: str = Field(
+        "",
+        description='indexes that learn from published outputs, as JSON: {"code": {"tenants": ["a"], "shared": false}}',
+    )
 
     @property
     def segments_dir(self) -> Path:
@@ -117,7 +125,10 @@ class OrchestratorServiceSettings(ModelSettings):
     orchestrator_port: int = Field(7601, ge=0, le=65535, description="port of the Generate service; 0: any free one")
     verifier_endpoint: str = Field("127.0.0.1:7602", description="host:port of the verifier service")
     proposer_endpoint: str = Field("127.0.0.1:7603", description="host:port of the proposer service; empty: none")
-    retriever_endpoint: str = Field("127.0.0.1:7604", description="host:port of the retriever service; empty: none")
+    retriever_endpoint: str = Field(
+        "127.0.0.1:7604",
+        description="host:port of the retriever service, or one per group, separated by commas; empty: none",
+    )
     default_sources: str = Field(
         "prompt_lookup,retrieval", description="sources of a request that names none, separated by commas"
     )

@@ -13,7 +13,7 @@ from orchestrator.settings import OrchestratorSettings
 from protos.draftproof.v1 import generate_pb2_grpc
 from services import telemetry
 from services.clients.proposer import ProposerClient
-from services.clients.retriever import RetrieverClient
+from services.clients.retriever_groups import open_retriever
 from services.clients.verifier import VerifierClient
 from services.orchestrator_service.servicer import SERVICE, GenerateServicer
 from services.server import Listen, ServiceServer, until_told_to_stop
@@ -45,7 +45,7 @@ async def connected(settings: OrchestratorServiceSettings) -> AsyncIterator[Orch
     tokenizer = CheckpointTokenizer(resolve(settings.model, settings.models_dir, _log.info))
     verifier = VerifierClient(settings.verifier_endpoint)
     proposers = [ProposerClient(settings.proposer_endpoint)] if settings.proposer_endpoint else []
-    retrievers = [RetrieverClient(settings.retriever_endpoint)] if settings.retriever_endpoint else []
+    retrievers = [open_retriever(settings.retriever_endpoint)] if settings.retriever_endpoint else []
     async with AsyncExitStack() as stack:
         stack.push_async_callback(verifier.close)
         for proposer in proposers:
