@@ -39,6 +39,16 @@ class ProcessSettings(BaseSettings):
     grace_ms: int = Field(5_000, ge=0, description="how long running calls may go on after that")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe message logged")
     cache_dir: Path = Field(Path(".cache"), description="converted models, index segments, the embedded Redis")
+    link_dir: str = Field(
+        "",
+        description="directory of Unix sockets that services of one machine share for their per-round calls; empty: `up` "
+        "makes one, a service alone has none; -: gRPC only",
+    )
+
+    @property
+    def links(self) -> Path | None:
+        """The link directory, None where there is none."""
+        return None if self.link_dir in ("", "-") else Path(self.link_dir)
 
 
 class ModelSettings(ProcessSettings):

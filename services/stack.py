@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -34,11 +35,14 @@ class Stack:
         return next(child.pid for child in self.supervisor.children if child.spec.name == service)
 
 
-def child_environment(settings: AllSettings, ports: Mapping[str, int], redis_url: str) -> dict[str, str]:
+def child_environment(
+    settings: AllSettings, ports: Mapping[str, int], redis_url: str, link_dir: str = ""
+) -> dict[str, str]:
     """The settings as variables, with what this stack decided put in their place."""
     values = {name: str(value) for name, value in settings.model_dump().items()}
     values["cache_dir"] = str(settings.cache_dir.resolve())
     values["redis_url"] = redis_url
+    values["link_dir"] = link_dir
     for service, port in ports.items():
         values[f"{service}_port"] = str(port)
         if service != "orchestrator":
@@ -59,9 +63,11 @@ async def running_stack(settings: AllSettings, on_event: OnEvent, *, logs: Path 
         redis = await asyncio.to_thread(EmbeddedRedis, settings.cache_dir / "redis", settings.redis_port)
         on_event("redis", f"started as process {redis.pid}")
     keeper: asyncio.Task[None] | None = None
+    own_links = None if settings.link_dir else tempfile.TemporaryDirectory(prefix="draftproof-")
     try:
         redis_url = redis.url if redis else settings.redis_url
-        environment = child_environment(settings, ports, redis_url)
+        links = own_links.name if own_links else settings.link_dir
+        environment = child_environment(settings, ports, redis_url, links)
         specs = [
             ChildSpec(
                 name=service,
@@ -86,6 +92,8 @@ async def running_stack(settings: AllSettings, on_event: OnEvent, *, logs: Path 
         if redis is not None:
             await asyncio.to_thread(redis.stop)
             on_event("redis", "stopped")
+        if own_links is not None:
+            own_links.cleanup()
 
 
 async def _keep(redis: EmbeddedRedis, on_event: OnEvent) -> None:

@@ -1,6 +1,8 @@
-"""contracts.ports.VerifierPort over gRPC: one Verify stream a session."""
+"""contracts.ports.VerifierPort over gRPC: one Verify stream a session; or Verify over a link, past the front."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
 from contracts.receipt import Receipt
@@ -10,6 +12,8 @@ from services import telemetry
 from services.clients.channel import call, open_channel
 from services.clients.session_stream import SessionStream
 from services.clients.timeouts import Timeouts
+from services.link.client import LinkClient
+from services.link.frames import Kind
 from services.status import error_of_info
 from services.wire import verifier as wire
 from services.wire.receipt import decode_receipt
@@ -18,13 +22,17 @@ SESSION_KEY = "draftproof-session"
 
 
 class VerifierClient:
-    """endpoint: host:port. Use `close` when done. Calls of one session carry its id as metadata, for affinity."""
+    """endpoint: host:port. link: a socket of the same service, used while it is up. Use `close` when done.
 
-    def __init__(self, endpoint: str, timeouts: Timeouts | None = None) -> None:
+    Calls of one session carry its id as metadata, for affinity.
+    """
+
+    def __init__(self, endpoint: str, timeouts: Timeouts | None = None, *, link: Path | None = None) -> None:
         self._timeouts = timeouts or Timeouts()
         self._channel = open_channel(endpoint)
         self._stub = verifier_pb2_grpc.VerifierServiceStub(self._channel)
         self._streams: dict[str, SessionStream[None]] = {}
+        self._link = LinkClient(link) if link is not None else None
 
     async def describe(self) -> VerifierDescription:
         answer = await call(
@@ -42,6 +50,17 @@ class VerifierClient:
         return wire.decode_opened(answer)
 
     async def verify(self, request: VerifyRequest) -> Receipt:
+        if self._link is not None and await self._link.up():
+            message = wire.encode_verify(request, call_id=0, traceparent=telemetry.traceparent())
+            payload = await self._link.ask(Kind.VERIFY, message.SerializeToString(), timeout_s=self._timeouts.verify_s)
+            answer = pb.VerifyResponse.FromString(payload)
+        else:
+            answer = await self._verify_on_stream(request)
+        if answer.WhichOneof("outcome") == "error":
+            raise error_of_info(answer.error)
+        return decode_receipt(answer.receipt)
+
+    async def _verify_on_stream(self, request: VerifyRequest) -> pb.VerifyResponse:
         session_id = request.manifest.session_id
         stream = self._streams.get(session_id)
         if stream is None:
@@ -53,9 +72,7 @@ class VerifierClient:
             lambda call_id, _: wire.encode_verify(request, call_id=call_id, traceparent=header),
             timeout_s=self._timeouts.verify_s,
         )
-        if answer.WhichOneof("outcome") == "error":
-            raise error_of_info(answer.error)
-        return decode_receipt(answer.receipt)
+        return answer
 
     async def get_receipt(self, session_id: str, round_id: int) -> Receipt:
         request = pb.GetReceiptRequest(session_id=session_id, round_id=round_id)
@@ -76,6 +93,8 @@ class VerifierClient:
         for stream in self._streams.values():
             await stream.close()
         self._streams.clear()
+        if self._link is not None:
+            self._link.close()
         await self._channel.close()
 
 

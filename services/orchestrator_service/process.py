@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,10 +10,11 @@ from models.checkpoint import resolve
 from orchestrator.generate import Orchestrator
 from orchestrator.settings import OrchestratorSettings
 from protos.draftproof.v1 import generate_pb2_grpc
-from services import telemetry
+from services import loop, telemetry
 from services.clients.proposer import ProposerClient
 from services.clients.retriever_groups import open_retriever
 from services.clients.verifier import VerifierClient
+from services.link.address import link_to
 from services.orchestrator_service.servicer import SERVICE, GenerateServicer
 from services.server import Listen, ServiceServer, until_told_to_stop
 from services.settings import OrchestratorServiceSettings, names_in
@@ -43,8 +43,14 @@ def orchestrator_settings(settings: OrchestratorServiceSettings) -> Orchestrator
 async def connected(settings: OrchestratorServiceSettings) -> AsyncIterator[Orchestrator]:
     """An orchestrator over clients of the endpoints that the settings name. Nothing is contacted yet."""
     tokenizer = CheckpointTokenizer(resolve(settings.model, settings.models_dir, _log.info))
-    verifier = VerifierClient(settings.verifier_endpoint)
-    proposers = [ProposerClient(settings.proposer_endpoint)] if settings.proposer_endpoint else []
+    verifier = VerifierClient(
+        settings.verifier_endpoint, link=link_to(settings.links, "verifier", settings.verifier_endpoint)
+    )
+    proposers = [
+        ProposerClient(endpoint, link=link_to(settings.links, "proposer", endpoint))
+        for endpoint in (settings.proposer_endpoint,)
+        if endpoint
+    ]
     retrievers = [open_retriever(settings.retriever_endpoint)] if settings.retriever_endpoint else []
     async with AsyncExitStack() as stack:
         stack.push_async_callback(verifier.close)
@@ -72,5 +78,5 @@ async def serve(settings: OrchestratorServiceSettings, *, follow_stdin: bool = F
 def run(settings: OrchestratorServiceSettings, *, follow_stdin: bool = False) -> None:
     """`serve` in a loop of its own, with telemetry."""
     stop_telemetry = telemetry.start("draftproof-orchestrator")
-    asyncio.run(serve(settings, follow_stdin=follow_stdin))
+    loop.run(serve(settings, follow_stdin=follow_stdin))
     stop_telemetry()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 
@@ -11,9 +10,12 @@ from proposer.local import LocalProposer
 from proposer.prompt_lookup import PromptLookup, PromptLookupSettings
 from proposer.source import Source
 from protos.draftproof.v1 import proposer_pb2_grpc
-from services import telemetry
+from services import loop, telemetry
 from services.checkpoint_files import eos_ids
+from services.link.address import link_of
+from services.link.server import LinkServer
 from services.proposer_service.servicer import SERVICE, ProposerServicer
+from services.proposer_service.stream import ProposeLink
 from services.server import Listen, ServiceServer, until_told_to_stop
 from services.settings import ProposerSettings
 
@@ -58,7 +60,8 @@ async def serve(settings: ProposerSettings, *, follow_stdin: bool = False) -> No
         [SERVICE], Listen(settings.host, settings.proposer_port, settings.drain_ms, settings.grace_ms)
     )
     proposer_pb2_grpc.add_ProposerServiceServicer_to_server(ProposerServicer(proposer), server.grpc_server)
-    async with server:
+    link = link_of(settings.links, "proposer", settings.proposer_port)
+    async with LinkServer(link, lambda: ProposeLink(proposer)), server:
         await server.set_serving(True)
         await until_told_to_stop(follow_stdin=follow_stdin)
     proposer.shutdown()
@@ -67,5 +70,5 @@ async def serve(settings: ProposerSettings, *, follow_stdin: bool = False) -> No
 def run(settings: ProposerSettings, *, follow_stdin: bool = False) -> None:
     """`serve` in a loop of its own, with telemetry."""
     stop_telemetry = telemetry.start("draftproof-proposer")
-    asyncio.run(serve(settings, follow_stdin=follow_stdin))
+    loop.run(serve(settings, follow_stdin=follow_stdin))
     stop_telemetry()

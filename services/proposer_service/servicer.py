@@ -9,9 +9,8 @@ from typing import Any
 from contracts.ports import ProposeRequest, ProposerPort
 from protos.draftproof.v1 import proposer_pb2 as pb
 from protos.draftproof.v1 import proposer_pb2_grpc
-from services import telemetry
-from services.status import answering, info_of, typed
-from services.wire.candidate import encode_proposal
+from services.proposer_service.stream import answer_proposal, refused
+from services.status import answering
 from services.wire.capability import encode_source
 from services.wire.manifest import decode_manifest
 from services.wire.proposer import PrefixReceiver
@@ -57,29 +56,14 @@ class ProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
                 try:
                     asked = receiver.decode(message)
                 except Exception as error:
-                    await _send(context, sending, _failed(message.call_id, error))
+                    await _send(context, sending, refused(message.call_id, error))
                 else:
                     running.create_task(self._answer(message, asked, context, sending))
 
     async def _answer(
         self, message: pb.ProposeRequest, asked: ProposeRequest, context: Any, sending: asyncio.Lock
     ) -> None:
-        attributes: dict[str, str | int] = {
-            "draftproof.session.id": asked.manifest.session_id,
-            "draftproof.round.id": asked.manifest.round_id,
-            "draftproof.source": asked.source,
-        }
-        try:
-            with telemetry.span("draftproof.proposer.propose", message.traceparent, attributes):
-                proposal = await self._port.propose(asked)
-            answer = pb.ProposeResponse(call_id=message.call_id, proposal=encode_proposal(proposal))
-        except Exception as error:
-            answer = _failed(message.call_id, error)
-        await _send(context, sending, answer)
-
-
-def _failed(call_id: int, error: Exception) -> pb.ProposeResponse:
-    return pb.ProposeResponse(call_id=call_id, error=info_of(typed(error)))
+        await _send(context, sending, await answer_proposal(self._port, message, asked))
 
 
 async def _send(context: Any, sending: asyncio.Lock, answer: pb.ProposeResponse) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from contracts.errors import Unavailable
 from protos.draftproof.v1.errors_pb2 import ErrorInfo
+from services.link.frames import Kind, Splitter, frame
 from services.status import error_of_info
-from services.verifier_service.frames import Kind, Splitter, frame
 
 MODULE = "services.verifier_service.engine_process"
 _RESTART_DELAYS_S = (0.2, 1.0, 5.0, 15.0)

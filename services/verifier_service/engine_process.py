@@ -1,7 +1,8 @@
 """The engine process: `python -m services.verifier_service.engine_process FD`, started by the front.
 
-FD is its end of the socket pair; the end of the stream is the order to stop. One thread reads and decodes, the main
-thread runs passes. Answers are sent from the pass loop, so their cost is a fraction of a pass.
+FD is its end of the socket pair; the end of the stream is the order to stop. Where a link directory is set, orchestrators
+of this machine may also ask without the front between. A thread a peer reads and decodes, the main thread runs passes.
+Answers are sent from the pass loop, so their cost is a fraction of a pass.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from opentelemetry.trace import Span, SpanKind
 from contracts.errors import DraftproofError, InvalidArgument
 from protos.draftproof.v1 import verifier_pb2 as pb
 from services import telemetry
+from services.link.address import link_of
+from services.link.frames import Kind, Splitter, frame
+from services.link.server import clear
 from services.logs import set_up_logging
 from services.settings import VerifierSettings, load
 from services.status import info_of, typed
-from services.verifier_service.frames import Kind, Splitter, frame
 from services.wire import verifier as wire
 from services.wire.receipt import encode_receipt
 from verifier.jobs import Close, Describe, Entry, GetReceipt, Job, Open, Verify
@@ -37,32 +40,41 @@ Encode = Callable[[Any], Message]
 Answer = Callable[[Any], None]
 
 
-class EngineProcess:
-    """Questions from the socket to the worker, answers back. `serve` returns when the front is gone."""
+class Peer:
+    """One asker: the front, or an orchestrator over its link. Its questions go to the worker, the answers back to it."""
 
-    def __init__(self, worker: Worker, link: socket.socket) -> None:
+    def __init__(self, worker: Worker, connection: socket.socket) -> None:
         self._worker = worker
-        self._link = link
+        self._connection = connection
         self._sending = threading.Lock()
         self._lock = threading.Lock()
         self._entries: dict[int, Entry | None] = {}
 
-    def serve(self) -> None:
-        """Runs the pass loop on this thread and the reader beside it."""
-        reader = threading.Thread(target=self._read, name="front-reader", daemon=True)
-        reader.start()
-        self._send(Kind.READY, 0, b"")
-        self._worker.run()
-
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Takes questions until the stream ends."""
         splitter = Splitter()
         try:
-            while data := self._link.recv(_READ_BYTES):
+            while data := self._connection.recv(_READ_BYTES):
                 for kind, call_id, payload in splitter.feed(data):
                     self._take(kind, call_id, payload)
         except (OSError, DraftproofError):
-            _log.exception("the front's stream broke")
-        self._worker.stop()
+            _log.exception("a peer's stream broke")
+
+    def cancel_all(self) -> None:
+        """Takes back what nobody waits for any more."""
+        with self._lock:
+            entries = [entry for entry in self._entries.values() if entry is not None]
+            self._entries.clear()
+        for entry in entries:
+            self._worker.cancel(entry)
+
+    def send(self, kind: Kind, call_id: int, payload: bytes) -> None:
+        """One frame; a peer that is gone misses it."""
+        try:
+            with self._sending:
+                self._connection.sendall(frame(kind, call_id, payload))
+        except OSError:
+            _log.warning("an answer found no peer to go to")
 
     def _take(self, kind: Kind, call_id: int, payload: bytes) -> None:
         if kind is Kind.CANCEL:
@@ -107,14 +119,42 @@ class EngineProcess:
     def _reply(self, kind: Kind, call_id: int, message: Message) -> None:
         with self._lock:
             self._entries.pop(call_id, None)
-        self._send(kind, call_id, message.SerializeToString())
+        self.send(kind, call_id, message.SerializeToString())
 
-    def _send(self, kind: Kind, call_id: int, payload: bytes) -> None:
-        try:
-            with self._sending:
-                self._link.sendall(frame(kind, call_id, payload))
-        except OSError:
-            _log.warning("an answer found no front to go to")
+
+class EngineProcess:
+    """Peers around one worker. `serve` returns when the front is gone.
+
+    listener: a listening Unix socket for links, None for none.
+    """
+
+    def __init__(self, worker: Worker, front: socket.socket, listener: socket.socket | None = None) -> None:
+        self._worker = worker
+        self._front = Peer(worker, front)
+        self._listener = listener
+
+    def serve(self) -> None:
+        """Runs the pass loop on this thread and the readers beside it."""
+        threading.Thread(target=self._follow_front, name="front-reader", daemon=True).start()
+        if self._listener is not None:
+            threading.Thread(target=self._accept, args=(self._listener,), name="link-accept", daemon=True).start()
+        self._front.send(Kind.READY, 0, b"")
+        self._worker.run()
+
+    def _follow_front(self) -> None:
+        self._front.read()
+        self._worker.stop()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=self._follow_link, args=(connection,), name="link-reader", daemon=True).start()
+
+    def _follow_link(self, connection: socket.socket) -> None:
+        with connection:
+            peer = Peer(self._worker, connection)
+            peer.read()
+            peer.cancel_all()
 
 
 def _parse(message: type[Any], payload: bytes) -> Any:
@@ -158,6 +198,18 @@ def _span(message: pb.VerifyRequest) -> Span | None:
     )
 
 
+def _listen(settings: VerifierSettings) -> socket.socket | None:
+    path = link_of(settings.links, "verifier", settings.verifier_port)
+    if path is None:
+        return None
+    clear(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen()
+    return listener
+
+
 def main(link_fd: int) -> None:
     """Builds the engine as the environment says, and serves."""
     # A terminal sends its interrupt to the whole group; the front decides when this process ends.
@@ -170,7 +222,8 @@ def main(link_fd: int) -> None:
     with socket.socket(fileno=link_fd) as link:
         from services.verifier_service.build import build_worker
 
-        EngineProcess(build_worker(settings), link).serve()
+        worker = build_worker(settings)
+        EngineProcess(worker, link, _listen(settings)).serve()
     stop_telemetry()
 
 

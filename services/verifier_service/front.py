@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
 
 from protos.draftproof.v1 import verifier_pb2
+from services import loop
+from services.link.frames import Kind
 from services.server import Listen, ServiceServer, until_told_to_stop
 from services.settings import VerifierSettings
 from services.status import answering
 from services.verifier_service.engine_link import EngineSupervisor
-from services.verifier_service.frames import Kind
 
 SERVICE: str = verifier_pb2.DESCRIPTOR.services_by_name["VerifierService"].full_name
 _UNARY = {
@@ -74,4 +74,4 @@ async def serve(settings: VerifierSettings, *, follow_stdin: bool = False) -> No
 
 def run(settings: VerifierSettings, *, follow_stdin: bool = False) -> None:
     """`serve` in a loop of its own."""
-    asyncio.run(serve(settings, follow_stdin=follow_stdin))
+    loop.run(serve(settings, follow_stdin=follow_stdin))

@@ -6,7 +6,7 @@ import sys
 
 from contracts.errors import NotFound
 from services.status import info_of
-from services.verifier_service.frames import Kind, Splitter, frame
+from services.link.frames import Kind, Splitter, frame
 
 link = socket.socket(fileno=int(sys.argv[1]))
 link.sendall(frame(Kind.READY, 0))

@@ -9,7 +9,7 @@ import pytest
 
 from contracts.errors import NotFound, Unavailable
 from services.verifier_service.engine_link import EngineSupervisor
-from services.verifier_service.frames import Kind
+from services.link.frames import Kind
 
 
 @dataclass

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import DataLoss
-from services.verifier_service.frames import Kind, Splitter, frame
+from services.link.frames import Kind, Splitter, frame
 
 frames = st.lists(st.tuples(st.sampled_from(Kind), st.integers(0, 2**64 - 1), st.binary(max_size=40)), max_size=8)
 

@@ -1,4 +1,4 @@
-"""Frames between the front and the engine process: a fixed header and a serialised protobuf message.
+"""Frames: a fixed header and a serialised protobuf message.
 
 Header, little-endian: payload length uint32, call id uint64, kind uint8. A call id names a question and its one answer.
 """
@@ -16,7 +16,11 @@ _HEADER = struct.Struct("<IQB")
 
 
 class Kind(IntEnum):
-    """What a frame is. Questions go to the engine, the last three come from it."""
+    """What a frame is. Questions go to the server, the last three come from it.
+
+    CANCEL takes the question of its call id back. FORGET carries a session's id: its state on this connection may go.
+    Neither is answered.
+    """
 
     DESCRIBE = 1
     OPEN = 2
@@ -24,6 +28,9 @@ class Kind(IntEnum):
     GET_RECEIPT = 4
     CLOSE = 5
     CANCEL = 6
+    PROPOSE = 7
+    RETRIEVE = 8
+    FORGET = 9
     READY = 16
     REPLY = 17
     ERROR = 18

@@ -1,0 +1,13 @@
+"""The event loop of a service: libuv's, whose cold round trip over a socket costs a third of asyncio's own."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+import uvloop
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Runs a service to its end."""
+    uvloop.run(main)
