@@ -67,6 +67,8 @@ class RowBlock:
         rows are counted over the whole slot: row i of the block is staged row `slot.staged + i`, so that a tree may be
         grown level by level over several passes. A row sees exactly its ancestors and itself.
     logits_for: int64 [W], the rows whose logits are wanted, in the order wanted; None for all, empty for none.
+    inputs: float32 [N, hidden_size] on the host, what the first layer reads in place of the tokens' embeddings (draft heads
+        are layers over something else than embeddings); None for the embeddings.
     """
 
     slot: KVSlot
@@ -74,6 +76,7 @@ class RowBlock:
     positions: Int64Array
     parents: Int64Array
     logits_for: Int64Array | None = None
+    inputs: Tensor | None = None
 
 
 @dataclass(frozen=True)

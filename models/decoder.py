@@ -85,6 +85,9 @@ class TorchDecoder:
         masks = [self._masks(span, device) for span in spans]
         hidden = {}
         x = weights.embedding[tokens]
+        for span in spans:
+            if span.block.inputs is not None:
+                x[span.start : span.stop] = span.block.inputs.to(x)
         for index, layer in enumerate(weights.layers):
             x = x + self._attend(index, layer, self._norm(x, layer.attention_norm), rotation, spans, masks)
             gate, up = functional.linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)

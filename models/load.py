@@ -10,9 +10,9 @@ import torch
 from contracts.errors import InvalidArgument
 from models.backend import Backend, BackendInfo
 from models.checkpoint import digest
-from models.config import read_config
+from models.config import DecoderConfig, read_config
 from models.decoder import TorchDecoder
-from models.weights import read_weights
+from models.weights import DecoderWeights, read_weights
 
 Dtype = Literal["float32", "bfloat16"]
 Implementation = Literal["cpu-llvm", "cpu-torch", "cuda-torch"]
@@ -52,6 +52,44 @@ def load_backend(
         raise InvalidArgument("implementation", f"{chosen!r} does not run on {device!r}; known: {', '.join(known)}")
     config = read_config(directory)
     weights = read_weights(directory, config, _DTYPES[dtype])
+    return _backend(
+        config, weights, chosen, digest(directory), dtype, device, kv_budget_tokens, threads=threads, poison=poison
+    )
+
+
+def backend_of(
+    config: DecoderConfig,
+    weights: DecoderWeights,
+    *,
+    checkpoint_digest: str,
+    kv_budget_tokens: int,
+    device: str = "cpu",
+    threads: int | None = None,
+    poison: bool = False,
+) -> Backend:
+    """A backend over weights at hand, which need not be a whole checkpoint: a draft head's layer is one too.
+
+    All matrices have one dtype, float32 or bfloat16. Options and errors as `load_backend`.
+    """
+    dtype: Dtype = "bfloat16" if weights.embedding.dtype == torch.bfloat16 else "float32"
+    chosen = _choose(dtype, device)
+    return _backend(
+        config, weights, chosen, checkpoint_digest, dtype, device, kv_budget_tokens, threads=threads, poison=poison
+    )
+
+
+def _backend(
+    config: DecoderConfig,
+    weights: DecoderWeights,
+    implementation: Implementation,
+    checkpoint_digest: str,
+    dtype: Dtype,
+    device: str,
+    kv_budget_tokens: int,
+    *,
+    threads: int | None,
+    poison: bool,
+) -> Backend:
     info = BackendInfo(
         family=config.family,
         vocab_size=config.vocab_size,
@@ -59,11 +97,11 @@ def load_backend(
         hidden_size=config.hidden_size,
         num_layers=config.num_layers,
         dtype=dtype,
-        backend=chosen,
-        checkpoint_digest=digest(directory),
-        row_invariant_up_to=_ANY_ROWS if chosen == "cpu-llvm" else 0,
+        backend=implementation,
+        checkpoint_digest=checkpoint_digest,
+        row_invariant_up_to=_ANY_ROWS if implementation == "cpu-llvm" else 0,
     )
-    if chosen == "cpu-llvm":
+    if implementation == "cpu-llvm":
         # Compiling takes seconds where nothing is cached: only who computes with it pays.
         from models.cpu.decoder import CpuDecoder
 

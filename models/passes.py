@@ -81,6 +81,8 @@ def _check(span: Span[S], info: BackendInfo) -> None:
         raise InvalidArgument("blocks.positions", f"must lie below the context length {info.context_length}")
     if len(span.wanted) and (span.wanted.min() < 0 or span.wanted.max() >= count):
         raise InvalidArgument("blocks.logits_for", f"must lie within 0..{count - 1}")
+    if block.inputs is not None and tuple(block.inputs.shape) != (count, info.hidden_size):
+        raise InvalidArgument("blocks.inputs", f"{tuple(block.inputs.shape)}, expected ({count}, {info.hidden_size})")
     before = span.staged_before
     own = span.parents[before:]
     if own.min() < -1 or (own >= np.arange(before, before + count)).any():

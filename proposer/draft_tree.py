@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +20,20 @@ from contracts.draft_law import DraftLaw
 from contracts.topology import ANCHOR
 from contracts.tree_shape import TreeShape
 from models.laws import TargetLaws
-from proposer.draft_cache import DraftCache
 from proposer.draft_choice import Choose, Siblings
 from proposer.topology.eagle2 import DynamicTree
 
 Int64Array = npt.NDArray[np.int64]
+
+
+class Drafter(Protocol):
+    """What is grown over: a draft model's cache (draft_cache.py says what each call does), or a head with its rows."""
+
+    def follow(self, prefix: Int64Array) -> Tensor: ...
+
+    def stage(self, token_ids: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> Tensor: ...
+
+    def settle(self, path: Sequence[int]) -> None: ...
 
 
 @dataclass
@@ -93,7 +103,7 @@ class _Rows:
 Process = Callable[[Tensor, Int64Array, Int64Array], TargetLaws]
 
 
-def grow(cache: DraftCache, prefix: Int64Array, process: Process, choose: Choose, shape: TreeShape) -> DraftTree:
+def grow(cache: Drafter, prefix: Int64Array, process: Process, choose: Choose, shape: TreeShape) -> DraftTree:
     """Drafts the nodes of `shape`, which has some; rows without children are not run.
 
     prefix: int64 [L], L >= 1. process: laws from (logits float32 [N + 1, V], row tokens, row parents), row 0 the anchor's.
@@ -121,7 +131,7 @@ def grow(cache: DraftCache, prefix: Int64Array, process: Process, choose: Choose
 
 
 def grow_by_value(
-    cache: DraftCache,
+    cache: Drafter,
     prefix: Int64Array,
     process: Process,
     choose: Choose,
@@ -154,7 +164,7 @@ def grow_by_value(
     return DraftTree(list(ranked.tokens), list(ranked.parents), list(ranked.depths), list(ranked.scores))
 
 
-def _run(cache: DraftCache, rows: _Rows, fresh: Sequence[_Row], depth: int) -> range:
+def _run(cache: Drafter, rows: _Rows, fresh: Sequence[_Row], depth: int) -> range:
     """Runs one level's rows, which stand at `depth`; returns their numbers."""
     tokens, parents = [row.token for row in fresh], [row.parent for row in fresh]
     return rows.extend(fresh, cache.stage(tokens, parents, [depth] * len(fresh)))

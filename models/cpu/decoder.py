@@ -73,6 +73,9 @@ class CpuDecoder:
         hidden, vocab = self._config.hidden_size, self._config.vocab_size
         x = np.zeros((len(tokens), self._model.record.hidden_stride), np.float32)
         x[:, :hidden] = self._embedding[tokens].float().numpy()
+        for span in spans:
+            if span.block.inputs is not None:
+                x[span.start : span.stop, :hidden] = span.block.inputs.numpy()
         cos, sin = self._cos[positions], self._sin[positions]
         work = WorkBuffers(self._model.record, spans, x, cos, sin, list(tapped.values()), self._threads)
         for thread in range(1, self._threads):

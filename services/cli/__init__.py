@@ -29,7 +29,7 @@ Settings come from DRAFTPROOF_* variables: `draftproof settings` lists them with
 
 def build_app() -> typer.Typer:
     """All commands. Each imports what it needs when it runs, so that --help is quick."""
-    from services.cli import chat, demo, doctor, generate, index, model, serve, settings, up
+    from services.cli import calibrate, chat, demo, doctor, generate, index, model, serve, settings, train, up
 
     app = typer.Typer(
         name="draftproof", help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
@@ -40,6 +40,8 @@ def build_app() -> typer.Typer:
     app.command("chat")(chat.chat)
     app.add_typer(index.app, name="index")
     app.add_typer(model.app, name="model")
+    app.add_typer(train.app, name="train")
+    app.command("calibrate")(calibrate.calibrate)
     app.command("doctor")(doctor.doctor)
     app.command("settings")(settings.settings)
     app.command("demo")(demo.demo)

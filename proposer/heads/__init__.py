@@ -1,0 +1,1 @@
+"""Draft heads: one family a file, one protocol, one checkpoint format, one source."""

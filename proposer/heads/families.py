@@ -1,0 +1,140 @@
+"""From a manifest to a network and back: which sizes a family has and what its tensors are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from contracts.errors import InvalidArgument
+from models.checkpoint import digest
+from models.config import DecoderConfig, read_config
+from models.weights import DecoderWeights, read_weights
+from proposer.heads import package
+from proposer.heads.clover import CloverHead, CloverNetwork
+from proposer.heads.eagle import EagleNetwork, EagleShape
+from proposer.heads.eagle_draft import EagleHead
+from proposer.heads.head import DraftHead
+from proposer.heads.hydra import HydraHead, HydraNetwork
+from proposer.heads.medusa import MedusaHead, MedusaNetwork
+from proposer.heads.package import HeadManifest, HeadPackage
+from proposer.heads.prefix import PrefixNetwork, PrefixRows
+from proposer.heads.vocabulary import DraftVocabulary
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What a head takes from its target: configuration, embedding and vocabulary rows [V, H], in the target's dtype."""
+
+    config: DecoderConfig
+    embedding: Tensor
+    head: Tensor
+
+    @classmethod
+    def of(cls, config: DecoderConfig, weights: DecoderWeights) -> Frozen:
+        return cls(config, weights.embedding, weights.head)
+
+    def rows(self, vocabulary: DraftVocabulary) -> Tensor:
+        """Vocabulary rows of the draft vocabulary, float32 [V', H]."""
+        return self.head[torch.from_numpy(vocabulary.ids)].float()
+
+
+def network_of(manifest: HeadManifest, frozen: Frozen, vocabulary: DraftVocabulary) -> nn.Module:
+    """An untrained network of the manifest's family and sizes. Raises InvalidArgument where a size is missing."""
+    shape = manifest.shape
+    rows, hidden = frozen.rows(vocabulary), frozen.config.hidden_size
+    try:
+        layer = replace(frozen.config, intermediate_size=shape.get("inner", frozen.config.intermediate_size))
+        if manifest.family in ("eagle", "eagle3"):
+            return EagleNetwork(EagleShape(manifest.taps, layer), frozen.embedding, rows)
+        if manifest.family in ("medusa", "medusa2"):
+            own = manifest.projection == "own"
+            return MedusaNetwork(hidden, manifest.depth, shape["blocks"], rows, own_projection=own)
+        prefix = PrefixNetwork(layer) if shape["prefix"] else None
+        if manifest.family == "clover":
+            heads = frozen.config.num_heads
+            return CloverNetwork(hidden, heads, manifest.depth, frozen.embedding, rows, prefix=prefix)
+        return HydraNetwork(hidden, manifest.depth, shape["blocks"], frozen.embedding, rows, prefix=prefix)
+    except KeyError as error:
+        raise InvalidArgument("head.shape", f"a {manifest.family} head needs {error}") from error
+
+
+def tensor_shapes(network: nn.Module) -> Mapping[str, tuple[int, ...]]:
+    """What a package of this network holds."""
+    return {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
+
+
+def head_of(
+    loaded: HeadPackage,
+    network: nn.Module,
+    *,
+    kv_budget_tokens: int = 16384,
+    threads: int | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+) -> DraftHead:
+    """The drafting side of a network whose parameters are now the package's."""
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.copy_(loaded.tensors[name])
+    digest_of, vocabulary = loaded.manifest.weights_sha256, loaded.vocabulary
+    if isinstance(network, EagleNetwork):
+        return EagleHead(
+            network, vocabulary, digest=digest_of, dtype=dtype, kv_budget_tokens=kv_budget_tokens, threads=threads
+        )
+    if isinstance(network, MedusaNetwork):
+        return MedusaHead(network, vocabulary)
+    assert isinstance(network, HydraNetwork | CloverNetwork)
+    rows = None
+    if network.prefix is not None:
+        rows = PrefixRows(network.prefix, digest=digest_of, kv_budget_tokens=kv_budget_tokens)
+    return (
+        HydraHead(network, vocabulary, rows)
+        if isinstance(network, HydraNetwork)
+        else CloverHead(network, vocabulary, rows)
+    )
+
+
+@dataclass(frozen=True)
+class LoadedHead:
+    """A head ready to draft, with the manifest it was loaded under."""
+
+    head: DraftHead
+    manifest: HeadManifest
+
+
+def load_head(
+    directory: Path,
+    checkpoint: Path,
+    *,
+    tokenizer_digest: str,
+    frozen: Frozen | None = None,
+    kv_budget_tokens: int = 16384,
+    threads: int | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+) -> LoadedHead:
+    """The head package in `directory` for the target in `checkpoint`; errors as `package.load`.
+
+    frozen: the target's rows where they are at hand; read from the checkpoint in bfloat16 otherwise. dtype: of EAGLE's layer
+    and vocabulary rows while drafting.
+    """
+    manifest = package.read_manifest(directory)
+    if frozen is None:
+        config = read_config(checkpoint)
+        frozen = Frozen.of(config, read_weights(checkpoint, config, torch.bfloat16))
+    if manifest.target_vocabulary_size != frozen.config.vocab_size:
+        raise InvalidArgument(
+            "head.target_vocabulary_size",
+            f"{manifest.target_vocabulary_size}, the target has {frozen.config.vocab_size}",
+        )
+    # Shapes do not depend on which ids the draft vocabulary has, only on how many.
+    placeholder = DraftVocabulary(
+        torch.arange(manifest.vocabulary_size).numpy(), target_size=frozen.config.vocab_size, eos_ids=()
+    )
+    expected = tensor_shapes(network_of(manifest, frozen, placeholder))
+    loaded = package.load(directory, expected, target_digest=digest(checkpoint), tokenizer_digest=tokenizer_digest)
+    network = network_of(manifest, frozen, loaded.vocabulary)
+    head = head_of(loaded, network, kv_budget_tokens=kv_budget_tokens, threads=threads, dtype=dtype)
+    return LoadedHead(head, loaded.manifest)

@@ -1,0 +1,80 @@
+"""What every draft head is to the rest of the proposer, and what it needs from outside: rows of the target's hidden states.
+
+Rows are numbered by position: row t is the target's state after token t. With a published prefix of L tokens the target
+has rows 0 .. L - 2, for the anchor (token L - 1) has not been run yet (DECISIONS 3); row L - 2 is the one that predicted the
+anchor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from proposer.heads.vocabulary import DraftVocabulary
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class HiddenStates(Protocol):
+    """The target's hidden rows of one session, as the verifier exports them."""
+
+    def rows(self, start: int, stop: int) -> Mapping[str, Tensor]:
+        """Per tap float32 [stop - start, H] of committed input rows [start, stop).
+
+        Any range of rows 0 .. L - 2 may be asked for again: a head that lost its state recovers so. Raises Unavailable when
+        the rows cannot be had now; the head's own state is unchanged then.
+        """
+        ...
+
+
+class HeadSession(Protocol):
+    """One session's drafting state; the same three calls a draft model's cache has (proposer/draft_cache.py)."""
+
+    def follow(self, prefix: Int64Array, states: HiddenStates) -> Tensor:
+        """Brings the state to the published `prefix` int64 [L], L >= 2: what a rejected draft or another prefix left is
+        dropped, what is missing is asked of `states`. Returns the logits for the token after the anchor, float32 [V'].
+        """
+        ...
+
+    def stage(self, token_ids: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> Tensor:
+        """Runs guesses (target ids) behind the followed prefix: logits for their children, float32 [N, V'].
+
+        parents: staged rows, counted over all calls since `follow`, -1 for the anchor. depths: 1 for the anchor's children.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Ends the round: staged rows were computed from predicted states and are dropped."""
+        ...
+
+    def release(self) -> None:
+        """Gives the state's rows back; the session is dead afterwards."""
+        ...
+
+
+class DraftHead(Protocol):
+    """A loaded head. Not thread-safe. taps: the rows it reads. max_depth: how deep it can draft; None for any depth."""
+
+    @property
+    def taps(self) -> tuple[str, ...]: ...
+
+    @property
+    def vocabulary(self) -> DraftVocabulary: ...
+
+    @property
+    def max_depth(self) -> int | None: ...
+
+    def open(self, capacity: int) -> HeadSession:
+        """A session for prefixes and drafts of up to `capacity` tokens. Raises ResourceExhausted when there is no room."""
+        ...
+
+
+def common_length(left: Int64Array, right: Int64Array) -> int:
+    """How many leading tokens two prefixes share."""
+    shared = min(len(left), len(right))
+    differing = np.flatnonzero(left[:shared] != right[:shared])
+    return int(differing[0]) if len(differing) else shared

@@ -1,0 +1,1 @@
+"""Training of draft heads: seed prompts, self-distilled data, losses, loops."""

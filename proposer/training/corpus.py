@@ -1,0 +1,155 @@
+"""A data set made ready for training: conversations in memory, a split, the draft vocabulary, the teacher's soft labels."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proposer.heads.vocabulary import DraftVocabulary
+from proposer.training.dataset import Dataset
+from proposer.training.generate import Conversation
+from proposer.training.labels import Stream
+
+TEACHER_TOKENS = 16
+_HELD_OUT = 25
+_TEACHER_ROWS = 2048
+
+
+@dataclass(frozen=True)
+class Example:
+    """One conversation. tokens int64 [N]; hidden per tap float16 [N - 1, H]; teacher: the target's law after row t cut to
+    its likeliest draft-vocabulary tokens, indices int32 and probabilities float16 [N - 1, K] (renormalised over that
+    vocabulary before the cut)."""
+
+    name: str
+    kind: str
+    tokens: Tensor
+    answer_start: int
+    hidden: dict[str, Tensor]
+    teacher_ids: Tensor
+    teacher_probs: Tensor
+
+    @property
+    def answer_tokens(self) -> int:
+        return len(self.tokens) - self.answer_start
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Packed examples. hidden: per tap float32 [T, H], rows of absent inputs zero (and not valid). labels: draft indices of
+    the tokens, -1 outside the draft vocabulary. teacher_*: as in `Example`, [T, K]. bounds: start and stop of each."""
+
+    stream: Stream
+    hidden: dict[str, Tensor]
+    labels: Tensor
+    teacher_ids: Tensor
+    teacher_probs: Tensor
+    bounds: tuple[tuple[int, int], ...]
+    answer_starts: tuple[int, ...]
+
+
+def token_counts(conversations: Sequence[Conversation]) -> Counter[int]:
+    """How often each token occurs in answers."""
+    counts: Counter[int] = Counter()
+    for one in conversations:
+        counts.update(one.tokens[one.answer_start :].tolist())
+    return counts
+
+
+def read_conversations(datasets: Sequence[Dataset], taps: Sequence[str]) -> list[Conversation]:
+    return [
+        one for dataset in datasets for one in dataset.conversations(taps) if len(one.tokens) > one.answer_start + 2
+    ]
+
+
+def prepare(
+    conversations: Sequence[Conversation],
+    vocabulary: DraftVocabulary,
+    head: Tensor,
+    *,
+    features: str = "final_norm",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Example]:
+    """Examples with soft labels. head: float32 [V', H], the target's vocabulary rows of the draft vocabulary; its product
+    with the `features` rows is the target's law, exactly, over those tokens."""
+    examples = []
+    for index, one in enumerate(conversations):
+        hidden = {tap: torch.from_numpy(rows) for tap, rows in one.hidden.items()}
+        ids, probs = _teacher(hidden[features], head)
+        tokens = torch.from_numpy(one.tokens.astype(np.int64))
+        examples.append(Example(one.name, one.kind, tokens, one.answer_start, hidden, ids, probs))
+        progress(index + 1, len(conversations))
+    return examples
+
+
+@torch.inference_mode()
+def _teacher(features: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
+    ids, probs = [], []
+    for rows in features.split(_TEACHER_ROWS):
+        top = torch.softmax(rows.float() @ head.T, dim=-1).topk(min(TEACHER_TOKENS, len(head)), dim=-1)
+        ids.append(top.indices.to(torch.int32))
+        probs.append(top.values.half())
+    return torch.cat(ids).clone(), torch.cat(probs).clone()
+
+
+def split(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """(training, held out): one conversation in twenty-five is held out, chosen by its name."""
+    held = [zlib.crc32(one.name.encode()) % _HELD_OUT == 0 for one in examples]
+    return (
+        [one for one, out in zip(examples, held, strict=True) if not out],
+        [one for one, out in zip(examples, held, strict=True) if out],
+    )
+
+
+def batches(
+    examples: Sequence[Example], vocabulary: DraftVocabulary, *, answer_tokens: int, seed: int
+) -> Iterator[Batch]:
+    """One epoch in a seeded order, each batch with about `answer_tokens` answer tokens."""
+    order = list(examples)
+    random.Random(seed).shuffle(order)
+    pending: list[Example] = []
+    count = 0
+    for one in order:
+        pending.append(one)
+        count += one.answer_tokens
+        if count >= answer_tokens:
+            yield pack(pending, vocabulary)
+            pending, count = [], 0
+    if pending:
+        yield pack(pending, vocabulary)
+
+
+def pack(examples: Sequence[Example], vocabulary: DraftVocabulary) -> Batch:
+    """Examples one after another, each a segment of its own."""
+    ends = np.cumsum([len(one.tokens) for one in examples]).tolist()
+    bounds = tuple(zip([0, *ends[:-1]], ends, strict=True))
+    tokens = torch.cat([one.tokens for one in examples])
+    segments = torch.repeat_interleave(torch.arange(len(examples)), torch.tensor([len(one.tokens) for one in examples]))
+    owned = torch.zeros(len(tokens), dtype=torch.bool)
+    valid = torch.ones(len(tokens), dtype=torch.bool)
+    for (start, stop), one in zip(bounds, examples, strict=True):
+        owned[start + one.answer_start : stop] = True
+        valid[stop - 1] = False
+    labels = torch.from_numpy(vocabulary.to_draft(tokens.numpy()))
+    return Batch(
+        stream=Stream(tokens, segments, owned, valid),
+        hidden={tap: _padded([one.hidden[tap] for one in examples]) for tap in examples[0].hidden},
+        labels=labels,
+        teacher_ids=_padded([one.teacher_ids for one in examples]).long(),
+        teacher_probs=_padded([one.teacher_probs for one in examples]),
+        bounds=bounds,
+        answer_starts=tuple(start + one.answer_start for (start, _), one in zip(bounds, examples, strict=True)),
+    )
+
+
+def _padded(parts: Sequence[Tensor]) -> Tensor:
+    """float32, each part followed by one zero row: the last token's, which has no row."""
+    zero = parts[0].new_zeros((1, parts[0].shape[1]))
+    return torch.cat([piece for part in parts for piece in (part, zero)]).float()

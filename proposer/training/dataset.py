@@ -1,0 +1,111 @@
+"""The cached self-distilled data set: shards of conversations with hidden states, and a manifest that says what they are.
+
+    data/
+      identity.json     what made it: target, tokenizer, template, decoding policy, seed prompts, taps, disjointness
+      00000.safetensors a shard: tokens, lengths, answer starts, hidden rows per tap; names and kinds in its metadata
+
+A directory with another identity is refused, never mixed; a shard is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from contracts.errors import DataLoss, FailedPrecondition
+from contracts.manifest import canonical_bytes, sha256_hex
+from proposer.training.generate import Conversation
+
+_IDENTITY = "identity.json"
+_HIDDEN = "hidden:"
+
+
+class Dataset:
+    """The data set in `directory`, opened for more (`identity` given) or for reading.
+
+    Raises FailedPrecondition when `identity` differs from what the directory already holds, and when there is none.
+    """
+
+    def __init__(self, directory: Path, identity: Mapping[str, Any] | None = None) -> None:
+        self.directory = directory
+        path = directory / _IDENTITY
+        if identity is not None and not path.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(identity, indent=1, sort_keys=True), encoding="utf-8")
+        if not path.exists():
+            raise FailedPrecondition("data", f"{directory} holds no data set; make one with `draftproof train data`")
+        self.identity: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if identity is not None and canonical_bytes(identity) != canonical_bytes(self.identity):
+            changed = sorted(key for key in {*identity, *self.identity} if identity.get(key) != self.identity.get(key))
+            raise FailedPrecondition("data", f"{directory} was made with another {', '.join(changed)}")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 hex over the identity and the names and sizes of the shards: what a trained head cites."""
+        shards = [[path.name, path.stat().st_size] for path in self.shards()]
+        return sha256_hex(canonical_bytes({"identity": self.identity, "shards": shards}))
+
+    def shards(self) -> list[Path]:
+        return sorted(self.directory.glob("*.safetensors"))
+
+    def names(self) -> set[str]:
+        """Conversations already there."""
+        found: set[str] = set()
+        for path in self.shards():
+            with safe_open(path, framework="np") as file:
+                found.update(json.loads(file.metadata()["names"]))
+        return found
+
+    def append(self, conversations: Sequence[Conversation]) -> None:
+        """Write one shard."""
+        tensors: dict[str, np.ndarray[Any, Any]] = {
+            "tokens": np.concatenate([one.tokens for one in conversations]),
+            "lengths": np.array([len(one.tokens) for one in conversations], np.int64),
+            "answer_starts": np.array([one.answer_start for one in conversations], np.int64),
+        }
+        for tap in conversations[0].hidden:
+            tensors[_HIDDEN + tap] = np.concatenate([one.hidden[tap] for one in conversations])
+        metadata = {
+            "names": json.dumps([one.name for one in conversations]),
+            "kinds": json.dumps([one.kind for one in conversations]),
+        }
+        path = self.directory / f"{len(self.shards()):05d}.safetensors"
+        unfinished = path.with_suffix(".unfinished")
+        save_file(tensors, unfinished, metadata)
+        os.replace(unfinished, path)
+
+    def conversations(self, taps: Sequence[str] | None = None) -> Iterator[Conversation]:
+        """All conversations in shard order, with the hidden rows of `taps` (None: all).
+
+        Raises FailedPrecondition when a tap was not recorded, DataLoss when a shard does not add up.
+        """
+        for path in self.shards():
+            yield from _read(path, taps)
+
+
+def _read(path: Path, taps: Sequence[str] | None) -> Iterator[Conversation]:
+    with safe_open(path, framework="np") as file:
+        names, kinds = json.loads(file.metadata()["names"]), json.loads(file.metadata()["kinds"])
+        lengths, starts = file.get_tensor("lengths"), file.get_tensor("answer_starts")
+        tokens = file.get_tensor("tokens")
+        recorded = [name.removeprefix(_HIDDEN) for name in file.keys() if name.startswith(_HIDDEN)]  # noqa: SIM118
+        missing = set(taps or ()) - set(recorded)
+        if missing:
+            raise FailedPrecondition("data.taps", f"{path.name} recorded {recorded}, not {sorted(missing)}")
+        hidden = {tap: file.get_tensor(_HIDDEN + tap) for tap in (recorded if taps is None else taps)}
+    rows = len(tokens) - len(lengths)
+    if int(lengths.sum()) != len(tokens) or any(len(value) != rows for value in hidden.values()):
+        raise DataLoss("data", f"{path.name}: lengths, tokens and hidden rows do not add up")
+    token_end = row_end = 0
+    for name, kind, length, start in zip(names, kinds, lengths.tolist(), starts.tolist(), strict=True):
+        token_start, row_start = token_end, row_end
+        token_end, row_end = token_start + length, row_start + length - 1
+        own = {tap: value[row_start:row_end] for tap, value in hidden.items()}
+        yield Conversation(name, kind, tokens[token_start:token_end], start, own)

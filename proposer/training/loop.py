@@ -1,0 +1,202 @@
+"""The training loop of every family: AdamW, linear warm-up and cosine, gradient clipping, resume, one row of figures an
+interval."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from proposer.heads.vocabulary import DraftVocabulary
+from proposer.training.corpus import Batch, Example, batches
+from proposer.training.losses import Score
+
+Objective = Callable[[Batch], Sequence[Score]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """token_budget: answer tokens seen in all, repeats counted: the same number for every family that is compared.
+    batch_tokens: answer tokens of a step. groups: learning rate multiples by parameter-name prefix."""
+
+    token_budget: int
+    batch_tokens: int = 1024
+    learning_rate: float = 1e-3
+    warmup: float = 0.03
+    weight_decay: float = 0.01
+    clip: float = 0.5
+    seed: int = 0
+    report_every: int = 50
+    beta2: float = 0.95
+
+
+@dataclass
+class Figures:
+    """One reported row: means over the steps since the last one. accuracy: per depth, labels hit by the first choice."""
+
+    step: int
+    tokens: int
+    seconds: float
+    loss: float
+    accuracy: list[float]
+    held_out: list[float] = field(default_factory=list)
+
+    @property
+    def expected_tokens(self) -> float:
+        """1 + sum of products of held-out accuracies (or training ones): committed tokens of a greedy chain, roughly."""
+        total, product = 1.0, 1.0
+        for accuracy in self.held_out or self.accuracy:
+            product *= accuracy
+            total += product
+        return total
+
+
+class Trainer:
+    """One run, resumable from `state_path` (a torch state file of our own, weights only). `modules`: what is trained,
+    with its learning rate."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        objective: Objective,
+        vocabulary: DraftVocabulary,
+        recipe: Recipe,
+        *,
+        rate_of: Callable[[str], float] = lambda name: 1.0,
+        state_path: Path | None = None,
+    ) -> None:
+        self._network, self._objective, self._vocabulary, self._recipe = network, objective, vocabulary, recipe
+        self._state_path = state_path
+        groups = [
+            {
+                "params": [parameter],
+                "rate": rate_of(name),
+                "weight_decay": recipe.weight_decay if parameter.dim() > 1 else 0.0,
+            }
+            for name, parameter in network.named_parameters()
+            if parameter.requires_grad
+        ]
+        self._optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, recipe.beta2))
+        self._step = self._tokens = 0
+        self._seconds = 0.0
+        if state_path is not None and state_path.exists():
+            self._resume(torch.load(state_path, weights_only=True))
+
+    def run(
+        self, examples: Sequence[Example], held_out: Sequence[Example], report: Callable[[Figures, int], None]
+    ) -> Figures:
+        """Train up to the token budget; `report` gets each row of figures and the budget. Returns the last row."""
+        recipe = self._recipe
+        gathered = _Gathered()
+        started = time.monotonic() - self._seconds
+        last: Figures | None = None
+        for batch, answer_tokens in self._stream(examples):
+            scores = self._objective(batch)
+            loss = torch.stack([score.loss for score in scores if score.rows]).sum()
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(parameters, recipe.clip)
+            for group in self._optimizer.param_groups:
+                group["lr"] = recipe.learning_rate * group["rate"] * self._schedule()
+            self._optimizer.step()
+            self._step += 1
+            self._tokens += answer_tokens
+            self._seconds = time.monotonic() - started
+            gathered.add(float(loss.detach()), scores)
+            over = self._tokens >= recipe.token_budget
+            if self._step % recipe.report_every == 0 or over:
+                last = Figures(self._step, self._tokens, self._seconds, gathered.loss, gathered.accuracy)
+                if self._step % (4 * recipe.report_every) == 0 or over:
+                    last.held_out = evaluate(self._objective, held_out, self._vocabulary)
+                report(last, recipe.token_budget)
+                self._save()
+                gathered = _Gathered()
+            if over:
+                break
+        if last is None:
+            last = Figures(self._step, self._tokens, self._seconds, math.nan, [])
+            last.held_out = evaluate(self._objective, held_out, self._vocabulary)
+        return last
+
+    def _stream(self, examples: Sequence[Example]) -> Iterator[tuple[Batch, int]]:
+        """Epochs without end; after a resume, what the run had seen is passed over."""
+        recipe, done, epoch = self._recipe, self._step, 0
+        while self._tokens < recipe.token_budget:
+            for batch in batches(
+                examples, self._vocabulary, answer_tokens=recipe.batch_tokens, seed=recipe.seed + epoch
+            ):
+                if done:
+                    done -= 1
+                    continue
+                yield batch, int(batch.stream.owned.sum())
+            epoch += 1
+
+    def _schedule(self) -> float:
+        share = self._tokens / self._recipe.token_budget
+        if share < self._recipe.warmup:
+            return (share + 1e-3) / (self._recipe.warmup + 1e-3)
+        return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
+
+    def _save(self) -> None:
+        if self._state_path is None:
+            return
+        state = {
+            "network": dict(self._network.named_parameters()),
+            "optimizer": self._optimizer.state_dict(),
+            "step": self._step,
+            "tokens": self._tokens,
+            "seconds": self._seconds,
+        }
+        unfinished = self._state_path.with_suffix(".unfinished")
+        torch.save(state, unfinished)
+        os.replace(unfinished, self._state_path)
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            for name, parameter in self._network.named_parameters():
+                parameter.copy_(state["network"][name])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._step, self._tokens, self._seconds = state["step"], state["tokens"], state["seconds"]
+
+
+class _Gathered:
+    """Sums between two reports."""
+
+    def __init__(self) -> None:
+        self._losses: list[float] = []
+        self._hits: list[int] = []
+        self._rows: list[int] = []
+
+    def add(self, loss: float, scores: Sequence[Score]) -> None:
+        self._losses.append(loss)
+        for depth, score in enumerate(scores):
+            if depth == len(self._hits):
+                self._hits.append(0)
+                self._rows.append(0)
+            self._hits[depth] += score.hits
+            self._rows[depth] += score.rows
+
+    @property
+    def loss(self) -> float:
+        return sum(self._losses) / max(1, len(self._losses))
+
+    @property
+    def accuracy(self) -> list[float]:
+        return [hits / rows if rows else 0.0 for hits, rows in zip(self._hits, self._rows, strict=True)]
+
+
+@torch.no_grad()
+def evaluate(objective: Objective, examples: Sequence[Example], vocabulary: DraftVocabulary) -> list[float]:
+    """Accuracy per depth over held-out conversations."""
+    gathered = _Gathered()
+    for batch in batches(examples, vocabulary, answer_tokens=2048, seed=0):
+        gathered.add(0.0, objective(batch))
+    return gathered.accuracy
