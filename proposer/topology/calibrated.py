@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from contracts.calibration import Calibration, CalibrationUse, Counts
 from contracts.errors import InvalidArgument
-from contracts.proposal import MAX_NODES, ProposalNode
+from contracts.graph import CandidateGraph
+from contracts.proposal import MAX_NODES
 from contracts.topology import ANCHOR
 from contracts.tree_shape import TreeShape
 from proposer.topology.acceptance import Float64Array
@@ -44,28 +45,25 @@ class AcceptanceTally:
         self._trials = np.zeros((depths, ranks), dtype=np.int64)
         self._hits = np.zeros((depths, ranks), dtype=np.int64)
 
-    def add(self, nodes: Sequence[ProposalNode], accepted: Sequence[int], *, ended: bool = False) -> None:
-        """One round: the offer and the accepted tokens from the anchor downwards.
+    def add(self, graph: CandidateGraph, accepted_rows: Sequence[int], *, source: str, ended: bool = False) -> None:
+        """One round: what `source` drew in the verified graph, and the rows on the published path.
 
         A drawn repeat counts for the rank of its first draw. ended: generation stopped there, so that what would have been
-        selected below the last accepted token is not known. Raises InvalidArgument for a token that was not offered.
+        selected below the last accepted row is not known. A path that leaves the source's draws ends its count: what was
+        reached there, the source had no part in.
         """
-        children: dict[int, list[int]] = {}
-        for index, node in enumerate(nodes):
-            children.setdefault(node.parent, []).append(index)
-        parent = ANCHOR
-        for depth in range(len(accepted) + (0 if ended else 1)):
-            offered = children.get(parent, [])
-            tokens = list(dict.fromkeys(nodes[child].token for child in offered))
-            selected = accepted[depth] if depth < len(accepted) else None
-            if selected is not None and selected not in tokens:
-                raise InvalidArgument(f"accepted[{depth}]", f"token {selected} was not offered there")
-            if depth < len(self._trials):
-                self._trials[depth, : len(tokens)] += 1
-                if selected is not None and (rank := tokens.index(selected)) < self._hits.shape[1]:
-                    self._hits[depth, rank] += 1
-            if selected is not None:
-                parent = next(child for child in offered if nodes[child].token == selected)
+        for depth, parent in enumerate((ANCHOR, *accepted_rows)):
+            last = depth == len(accepted_rows)
+            if (last and ended) or depth >= len(self._trials):
+                return
+            drawn = [draw.row for draw in graph.draws_at.get(parent, ()) if draw.source == source]
+            offered = list(dict.fromkeys(drawn))
+            self._trials[depth, : len(offered)] += 1
+            if last or accepted_rows[depth] not in offered:
+                return
+            rank = offered.index(accepted_rows[depth])
+            if rank < self._hits.shape[1]:
+                self._hits[depth, rank] += 1
 
     @property
     def counts(self) -> tuple[Counts, Counts]:

@@ -5,8 +5,10 @@ import pytest
 
 from contracts.calibration import CalibrationUse
 from contracts.draft_law import law_from_probabilities
-from contracts.errors import FailedPrecondition, InvalidArgument
+from contracts.errors import FailedPrecondition
+from contracts.graph import CandidateGraph, merge_by_full_prefix
 from contracts.manifest import TargetIdentity
+from contracts.proposal import Proposal
 from contracts.sampling import SamplingPolicy
 from proposer.topology.acceptance import selected_table
 from proposer.topology.calibrated import AcceptanceTally, comb, costs_of, plan_of, rates
@@ -21,33 +23,42 @@ def test_a_comb_tries_every_rank_below_the_first_child_of_each_level() -> None:
     assert shape.paths == ((0,), (1,), (2,), (0, 0), (0, 1), (0, 2))
 
 
+def graph_of(*proposals: Proposal) -> CandidateGraph:
+    return merge_by_full_prefix(proposals, budget=64)
+
+
+OFFER = paths_proposal("p", [[1, 4], [1, 5], [2], [3]])
+
+
 def test_a_round_counts_the_offered_ranks_of_every_reached_parent() -> None:
-    nodes = paths_proposal("p", [[1, 4], [1, 5], [2], [3]]).nodes
+    graph = graph_of(OFFER)
+    assert graph.token_ids.tolist() == [1, 4, 5, 2, 3]
     tally = AcceptanceTally(depths=2, ranks=2)
-    tally.add(nodes, [1, 5])
-    tally.add(nodes, [3])
-    tally.add(nodes, [])
+    tally.add(graph, [0, 2], source="p")
+    tally.add(graph, [4], source="p")
+    tally.add(graph, [], source="p")
     assert tally.counts == (((3, 3), (1, 1)), ((1, 0), (0, 1)))
 
 
 def test_where_generation_ended_the_next_choice_is_unknown() -> None:
-    nodes = paths_proposal("p", [[1, 4], [2]]).nodes
     tally = AcceptanceTally(depths=2, ranks=2)
-    tally.add(nodes, [1], ended=True)
+    tally.add(graph_of(OFFER), [0], source="p", ended=True)
     assert tally.counts == (((1, 1), (0, 0)), ((1, 0), (0, 0)))
 
 
 def test_a_drawn_repeat_counts_for_its_first_draw() -> None:
     law = law_from_probabilities([7, 8], [0.5, 0.5])
-    nodes = drawn_proposal("p", [(7, -1), (7, -1), (8, -1)], {-1: law}).nodes
+    graph = graph_of(drawn_proposal("p", [(7, -1), (7, -1), (8, -1)], {-1: law}))
     tally = AcceptanceTally(depths=1, ranks=3)
-    tally.add(nodes, [8])
+    tally.add(graph, [1], source="p")
     assert tally.counts == (((1, 1, 0),), ((0, 1, 0),))
 
 
-def test_a_token_that_was_not_offered_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="not offered"):
-        AcceptanceTally(1, 1).add(paths_proposal("p", [[1]]).nodes, [2])
+def test_another_sources_path_is_not_counted() -> None:
+    graph = graph_of(paths_proposal("q", [[9, 9]]), OFFER)
+    tally = AcceptanceTally(depths=2, ranks=3)
+    tally.add(graph, [0, 1], source="p")
+    assert tally.counts == (((1, 1, 1), (0, 0, 0)), ((0, 0, 0), (0, 0, 0)))
 
 
 def test_pooled_rates_are_the_counts_and_rates_by_depth_lean_on_them() -> None:

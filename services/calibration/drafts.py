@@ -1,0 +1,41 @@
+"""Several sources over one loaded draft model: the same drafter under different trees, side by side."""
+
+from __future__ import annotations
+
+import os
+
+from contracts.errors import FailedPrecondition
+from contracts.topology import SamplingRelation
+from models.checkpoint import resolve, tokenizer_digest
+from models.load import load_backend
+from proposer.draft_model import DraftModel, DraftModelSettings
+from proposer.topology.plan import GrownByValue, TreePlan
+from services.checkpoint_files import eos_ids
+from services.settings import ProposerSettings
+
+
+class Drafts:
+    """Loads the draft model of the settings once. Raises FailedPrecondition where they name none."""
+
+    def __init__(self, settings: ProposerSettings) -> None:
+        if not settings.draft_model:
+            raise FailedPrecondition("draft_model", "none is set")
+        self._directory = resolve(settings.draft_model, settings.models_dir)
+        self._backend = load_backend(
+            self._directory,
+            dtype=settings.draft_dtype,
+            kv_budget_tokens=settings.draft_kv_tokens,
+            threads=settings.draft_threads or len(os.sched_getaffinity(0)),
+        )
+
+    def source(
+        self, relation: SamplingRelation, tree: TreePlan | GrownByValue, *, name: str = "draft_model"
+    ) -> DraftModel:
+        """One source. The largest offer is left to the round's budget."""
+        return DraftModel(
+            self._backend,
+            DraftModelSettings(relation, tree, max_nodes=128),
+            name=name,
+            tokenizer_digest=tokenizer_digest(self._directory),
+            eos_ids=eos_ids(self._directory),
+        )
