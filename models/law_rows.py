@@ -9,25 +9,25 @@ tokens and renormalise what is left (`minus`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cached_property
 from typing import Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from contracts.draft_law import DraftLaw, law_from_probabilities
 from contracts.randomness import Chooser, CoinChooser, KeyedChooser, Purpose, gumbel
-from models.law_kernels import exp_sums, normalised, values_at
-from models.law_noise import MARGIN, gumbel_top
+from models.law_noise import HEAD, LARGEST_HEAD, MARGIN, gumbel_top
+from models.law_scores import Scores, scores_of
+from models.law_weights import LogitWeights, ProbabilityWeights, Weights, log
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# 1 - sum p keeps twelve digits down to this.
+# A mass found by subtraction from 1 keeps twelve digits down to this.
 SUBTRACTABLE = 1e-3
+_NO_IDS: Ints = np.zeros(0, dtype=np.int64)
+_NO_VALUES: Floats = np.zeros(0)
 
 
 class Law(Protocol):
@@ -153,124 +153,131 @@ class SparseLaw:
         return self.ids[np.lexsort((self.ids, -self._noisy(key)))[:count]]
 
 
-def _log(values: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(values))
-
-
 class DenseLaw:
-    """Either `probabilities` float64 [V] on a device (or what makes them when first needed), or `logits` float32 [V] there.
+    """A law over the whole vocabulary: `weights` but for a few tokens, over their common mass. Immutable.
 
-    Logits are without NaN and +inf, `top` their finite maximum (found if not given). Their probabilities are made only
-    where the whole row is needed: single tokens and the entropy take one sum over it.
+    changed, values: tokens int64 [C] ascending whose weight is not theirs in `weights` but total * values, float64 [C].
+    mass: the sum of p after these changes, p being weights / total. Only single tokens, the entropy and sampling are cheap;
+    the whole row is made where it is asked for.
     """
 
     def __init__(
-        self,
-        probabilities: Tensor | Callable[[], Tensor] | None = None,
-        *,
-        logits: Tensor | None = None,
-        top: float | None = None,
-        temperature: float = 1.0,
-        vocab_size: int = 0,
+        self, weights: Weights, changed: Ints = _NO_IDS, values: Floats = _NO_VALUES, mass: float = 1.0
     ) -> None:
-        self._make = probabilities
-        self._logits = logits
-        self._temperature = temperature
-        if logits is not None:
-            self._top = float(logits.amax()) if top is None else top
-            vocab_size = int(logits.shape[0])
-        self.vocab_size = vocab_size or len(self.probabilities)
+        self._weights = weights
+        self._changed = changed
+        self._values = values
+        self._mass = mass
+        self.vocab_size = weights.scores.size
 
-    @cached_property
-    def _sums(self) -> tuple[float, float]:
-        assert self._logits is not None
-        return exp_sums(self._logits, self._top, self._temperature)
+    @classmethod
+    def of_logits(cls, scores: Scores, temperature: float = 1.0) -> DenseLaw:
+        """softmax(scores / temperature); scores: float32 without NaN and +inf, with a finite top."""
+        return cls(LogitWeights(scores, temperature))
 
-    @cached_property
-    def probabilities(self) -> Tensor:
-        """float64 [V] on the device."""
-        if self._logits is not None:
-            return normalised(self._logits, self._top, self._temperature, self._sums[0])
-        assert self._make is not None
-        return self._make if isinstance(self._make, Tensor) else self._make()
+    @classmethod
+    def of_probabilities(cls, scores: Scores) -> DenseLaw:
+        """The law of float64 scores >= 0 of sum 1."""
+        return cls(ProbabilityWeights(scores))
+
+    def _overridden(self, tokens: Ints, found: Floats, replacement: Floats) -> Floats:
+        if len(self._changed):
+            i = np.minimum(self._changed.searchsorted(tokens), len(self._changed) - 1)
+            found = np.where(self._changed[i] == tokens, replacement[i], found)
+        return found
 
     def at(self, tokens: Ints) -> Floats:
-        if self._logits is None:
-            return values_at(self.probabilities, tokens)
-        return np.asarray(np.exp((values_at(self._logits, tokens) - self._top) / self._temperature) / self._sums[0])
+        p = self._overridden(tokens, self._weights.at(tokens) / self._weights.total, self._values)
+        return np.asarray(p / self._mass)
 
     def of(self, token: int) -> float:
-        return float(self.at(np.array([token]))[0])
+        if len(self._changed):
+            return float(self.at(np.array([token]))[0])
+        return self._weights.of(token) / self._weights.total / self._mass
 
-    def _index(self, tokens: Ints) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(tokens)).to(self.probabilities.device)
+    def _whole(self) -> Scores:
+        """float64 scores of all probabilities, a copy."""
+        whole = self._weights.over(self._weights.total * self._mass)
+        return whole.put(self._changed, self._values / self._mass) if len(self._changed) else whole
 
-    def _with(self, tokens: Ints, values: Floats, mass: float) -> Tensor:
-        """A new float64 [V]: this law's probabilities, `values` at `tokens`, all divided by `mass`."""
-        if self._logits is None:
-            out = self.probabilities / mass
-        else:
-            out = normalised(self._logits, self._top, self._temperature, self._sums[0] * mass)
-        out[torch.from_numpy(np.ascontiguousarray(tokens)).to(out.device)] = torch.from_numpy(values / mass).to(
-            out.device
-        )
-        return out
-
-    def _normalised(self, left: Tensor) -> tuple[float, Law]:
-        mass = float(left.sum())
+    def _normalised(self, left: Scores) -> tuple[float, Law]:
+        mass = left.total()
         if mass <= 0.0:
             return 0.0, self
-        return mass, DenseLaw(left.div_(mass))
+        return mass, DenseLaw.of_probabilities(left.divided(mass))
 
     def minus(self, tokens: Ints, amounts: Floats) -> tuple[float, Law]:
         here = self.at(tokens)
         left = np.maximum(here - amounts, 0.0)
-        untouched = 1.0 - float(here.sum())
-        if untouched < SUBTRACTABLE:
-            return self._normalised(self._with(tokens, left, 1.0))
-        mass = untouched + float(left.sum())
-        # Most residuals are only weighed and never read: leaf-to-root walks make one per rejected node.
-        return mass, DenseLaw(lambda: self._with(tokens, left, mass), vocab_size=self.vocab_size)
+        mass = 1.0 - float(here.sum()) + float(left.sum())
+        if mass < SUBTRACTABLE:
+            return self._normalised(self._whole().put(tokens, left))
+        # Most residuals are only weighed and never read (leaf-to-root walks make one per rejected node): no row is made.
+        changed, values = tokens, left * self._mass
+        if len(self._changed):
+            earlier = ~np.isin(self._changed, tokens)
+            changed = np.concatenate([self._changed[earlier], tokens])
+            values = np.concatenate([self._values[earlier], values])
+            order = changed.argsort()
+            changed, values = changed[order], values[order]
+        return mass, DenseLaw(self._weights, changed, values, self._mass * mass)
 
     def minus_elsewhere(self, amount: float, spared: Ints) -> tuple[float, Law]:
-        where = self._index(spared)
-        left = (self.probabilities - amount).clamp_(min=0.0)
-        left[where] = self.probabilities[where]
-        return self._normalised(left)
+        return self._normalised(self._whole().lowered(amount).put(spared, self.at(spared)))
 
     def entropy(self) -> float:
-        if self._logits is None:
-            return float(torch.special.entr(self.probabilities).sum())
-        total, weighted = self._sums
-        return math.log(total) - weighted / total
+        return self._whole().entropy() if len(self._changed) else self._weights.entropy()
 
     def dense(self) -> Floats:
-        return np.asarray(self.probabilities.cpu().numpy())
+        return self._whole().host()
+
+    def _likeliest(self, count: int) -> tuple[Ints, Floats]:
+        """Ids of at least `count` tokens (all, if there are fewer) above all others, and scores of those not changed."""
+        ids, scores = self._weights.scores.largest(min(count + len(self._changed), self.vocab_size))
+        if not len(self._changed):
+            return ids, scores
+        kept = ~np.isin(ids, self._changed)
+        return ids[kept], scores[kept]
 
     def top(self, count: int) -> tuple[Ints, Floats]:
-        p = self.probabilities
-        values = torch.topk(p, min(count, self.vocab_size)).values
-        # Every token tied with the last one comes along, so that the lower ids can win.
-        ids = (p >= values[-1]).logical_and_(p > 0.0).nonzero().squeeze(1)
-        host_ids, host = ids.cpu().numpy(), p[ids].cpu().numpy()
-        order = np.lexsort((host_ids, -host))[:count]
-        return host_ids[order], host[order]
+        ids = np.concatenate([self._likeliest(count)[0], self._changed])
+        p = self.at(ids)
+        order = np.lexsort((ids, -p))[:count]
+        order = order[p[order] > 0.0]
+        return ids[order], p[order]
+
+    def logs(self, ids: Ints) -> Floats:
+        """log of the tokens' unnormalised probabilities: for gumbel_top."""
+        if not len(self._changed):
+            return self._weights.logs(ids)
+        return self._overridden(ids, self._weights.logs(ids), log(self._values) + math.log(self._weights.total))
+
+    def head(self, count: int) -> tuple[Ints, float]:
+        """At least `count` tokens, every one that is not changed above the bound on `logs` of the others: for gumbel_top."""
+        ids, bound = self._weights.near_largest(MARGIN)
+        if len(self._changed):
+            ids = ids[~np.isin(ids, self._changed)]
+        if not count <= len(ids) <= LARGEST_HEAD:
+            ids, scores = self._likeliest(max(HEAD, count))
+            bound = float(self._weights.logs_of(scores[-1:])[0]) if len(ids) else -math.inf
+        return np.concatenate([ids, self._changed]), bound
+
+    def noisy_enough(self, key: int, threshold: int) -> Ints:
+        """See `Scores.noisy_enough`."""
+        return self._weights.scores.noisy_enough(key, threshold)
 
     def noisy_argmax(self, key: int) -> int:
-        return int(self.noisy_top(key, 1)[0])
+        return int(gumbel_top(self, key, 1)[0])
 
     def noisy_top(self, key: int, count: int) -> Ints:
-        if self._logits is None:
-            floor = float(self.probabilities.amax()) * math.exp(-MARGIN)
-            return gumbel_top(self.probabilities, key, count, _log, floor)
-        temperature = self._temperature
-        return gumbel_top(self._logits, key, count, lambda x: x / temperature, self._top - MARGIN * temperature)
+        return gumbel_top(self, key, count)
 
 
 def law_from_vector(probabilities: Floats, *, device: str | None = None) -> Law:
     """A law from float64 [V] (sum 1 up to rounding): on the host, or dense on `device`."""
     if device is not None:
-        return DenseLaw(torch.from_numpy(np.array(probabilities, dtype=np.float64)).to(device))
+        return DenseLaw.of_probabilities(
+            scores_of(torch.from_numpy(np.array(probabilities, dtype=np.float64)).to(device))
+        )
     ids = np.flatnonzero(probabilities > 0.0)
     return SparseLaw(ids, np.asarray(probabilities, dtype=np.float64)[ids], len(probabilities))

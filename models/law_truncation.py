@@ -15,11 +15,9 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from contracts.sampling import SamplingPolicy
-from models.law_kernels import at_least, exp_sums, values_at
+from models.law_scores import Scores
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -34,25 +32,27 @@ def truncates(policy: SamplingPolicy) -> bool:
     return policy.top_k > 0 or policy.top_p < 1.0 or policy.min_p > 0.0 or policy.typical_p < 1.0
 
 
-def truncated(logits: Tensor, top: float, policy: SamplingPolicy) -> tuple[Ints, Floats]:
+def truncated(scores: Scores, policy: SamplingPolicy) -> tuple[Ints, Floats]:
     """ids int64 [S] ascending and probabilities float64 [S] of the truncated, renormalised law.
 
-    logits: float32 [V], edited, on any device, without NaN or +inf; `top` their finite maximum.
+    scores: edited logits, float32 [V] without NaN and +inf, their top finite.
     """
-    vocab, temperature = logits.shape[0], policy.temperature
+    vocab, temperature, top = scores.size, policy.temperature, scores.top
     if policy.top_p < 1.0 and not 0 < policy.top_k < vocab:
-        ids, weights = _nucleus_of_row(logits, top, policy)
+        ids, weights = _nucleus_of_row(scores, policy)
     else:
         if 0 < policy.top_k < vocab:
-            ids = at_least(logits, float(torch.topk(logits, policy.top_k).values[-1]))
+            ids = scores.at_least(float(scores.largest(policy.top_k)[1][-1]))
         elif policy.min_p > 0.0:
             # The rule itself is applied below; this only keeps whole rows on the device.
-            ids = at_least(logits, top + temperature * math.log(policy.min_p) - 1e-3 * max(1.0, abs(top)))
+            ids = scores.at_least(top + temperature * math.log(policy.min_p) - 1e-3 * max(1.0, abs(top)))
         else:
-            ids = at_least(logits, FINITE)
-        weights = np.exp((values_at(logits, ids) - top) / temperature)
+            ids = scores.at_least(FINITE)
+        weights = np.exp((scores.at(ids) - top) / temperature)
         if policy.top_p < 1.0:
-            keep = nucleus(weights, policy.top_p * float(weights.sum()))
+            mass = policy.top_p * float(weights.sum())
+            keep = _decided(weights, mass, mass)
+            assert keep is not None
             ids, weights = ids[keep], weights[keep]
     if policy.min_p > 0.0:
         keep = weights >= policy.min_p
@@ -60,33 +60,54 @@ def truncated(logits: Tensor, top: float, policy: SamplingPolicy) -> tuple[Ints,
     if policy.typical_p < 1.0:
         keep = _typical(weights / weights.sum(), policy.typical_p)
         ids, weights = ids[keep], weights[keep]
-    positive = weights > 0.0
-    ids, weights = ids[positive], weights[positive]
+    if not weights.all():
+        ids, weights = ids[weights > 0.0], weights[weights > 0.0]
     return ids, weights / weights.sum()
 
 
-def _nucleus_of_row(logits: Tensor, top: float, policy: SamplingPolicy) -> tuple[Ints, Floats]:
-    """Token ids kept by top-p alone, ascending, and their weights, the largest being 1."""
-    total, _ = exp_sums(logits, top, policy.temperature)
-    mass = policy.top_p * total
+def _nucleus_of_row(scores: Scores, policy: SamplingPolicy) -> tuple[Ints, Floats]:
+    """Token ids kept by top-p alone, ascending, and their weights, the largest being 1.
+
+    The row's total decides only which token comes last, and an interval around it nearly always decides the same; where it
+    does not, or the set is large, the total is summed in float64.
+    """
+    kept = _within(scores, policy, *scores.exp_total_within(policy.temperature))
+    if kept is None:
+        total, _ = scores.exp_sums(policy.temperature)
+        kept = _within(scores, policy, total, total)
+        assert kept is not None
+    return kept
+
+
+def _within(scores: Scores, policy: SamplingPolicy, low: float, high: float) -> tuple[Ints, Floats] | None:
+    """The set and its weights, or None if totals within [low, high] disagree about it."""
     # A peaked row is decided among its few likeliest tokens. Else: all tokens below the second floor together hold less
     # than 1 - p, so the set is complete before it gets to them.
-    for floor in (PEAK, (1.0 - policy.top_p) * total / len(logits) * (1 - 1e-6)):
-        ids = at_least(logits, top + policy.temperature * math.log(floor))
-        weights = np.exp((values_at(logits, ids) - top) / policy.temperature)
-        if float(weights.sum()) >= mass:
+    for floor in (PEAK, (1.0 - policy.top_p) * low / scores.size * (1 - 1e-6)):
+        ids = scores.at_least(scores.top + policy.temperature * math.log(floor))
+        weights = np.exp((scores.at(ids) - scores.top) / policy.temperature)
+        if float(weights.sum()) >= policy.top_p * high:
             break
-    keep = nucleus(weights, mass)
-    return ids[keep], weights[keep]
+    keep = _decided(weights, policy.top_p * low, policy.top_p * high)
+    return None if keep is None else (ids[keep], weights[keep])
+
+
+def _decided(weights: Floats, low: float, high: float) -> npt.NDArray[np.bool_] | None:
+    """`nucleus` at every mass within [low, high], or None where it is not the same or that would cost too much to say."""
+    if len(weights) > SORTABLE:
+        return nucleus(weights, low) if low == high else None
+    order = (-weights).argsort(kind="stable")
+    reached = weights[order].cumsum()
+    last = int(reached.searchsorted(low))
+    if low != high and last != int(reached.searchsorted(high)):
+        return None
+    keep = np.zeros(len(weights), dtype=np.bool_)
+    keep[order[: last + 1]] = True
+    return keep
 
 
 def nucleus(weights: Floats, mass: float) -> npt.NDArray[np.bool_]:
     """bool [S]: the smallest set of largest weights whose sum reaches `mass`, of equals the first; all if none does."""
-    if len(weights) <= SORTABLE:
-        order = (-weights).argsort(kind="stable")
-        keep = np.zeros(len(weights), dtype=np.bool_)
-        keep[order[: int(weights[order].cumsum().searchsorted(mass)) + 1]] = True
-        return keep
     inside, above = weights, 0.0
     while len(inside) > SORTABLE:
         # Quickselect by mass: the cut lies among those at or above the pivot if they reach the mass, else below it.

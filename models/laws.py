@@ -12,12 +12,11 @@ the law is the point mass on the largest logit, ties to the lowest id.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from contracts.draft_law import DraftLaw
@@ -27,8 +26,8 @@ from contracts.receipt import TokenLogprob
 from contracts.sampling import SamplingPolicy
 from contracts.topology import path_to
 from models.law_edits import LogitEdits
-from models.law_kernels import on_host
 from models.law_rows import DenseLaw, Law, SparseLaw, draft_law_of, law_from_vector, sample_at
+from models.law_scores import Scores, rows_of, scores_of
 from models.law_truncation import truncated, truncates
 
 Floats = npt.NDArray[np.float64]
@@ -89,77 +88,58 @@ class _Pass:
         self._policy = policy
         self._edits = edits
         self._logits = logits
+        self._rows = rows_of(logits)
+        self._truncates = truncates(policy)
         self._tokens = tokens
         self._parents = parents
-        self._edited: dict[int, tuple[Tensor, float]] = {}
+        self._edited: dict[int, Scores] = {}
 
-    @cached_property
-    def _tops(self) -> list[float]:
-        """The largest raw logit of every row in one transfer: on a device each question of its own is a wait."""
-        return [float(top) for top in self._logits.amax(dim=1).tolist()]
-
-    @cached_property
-    def _argmaxes(self) -> list[int]:
-        """The first token of the largest raw logit of every row, in one transfer."""
-        return [int(token) for token in self._logits.argmax(dim=1).tolist()]
-
-    def _raw(self, row: int) -> tuple[Tensor, float]:
-        raw = self._logits[row + 1]
-        return raw, float(raw.amax()) if on_host(raw) else self._tops[row + 1]
-
-    def edited(self, row: int) -> tuple[Tensor, float]:
-        """Edited logits [V] with a finite maximum, and that maximum."""
+    def edited(self, row: int) -> Scores:
+        """Edited logits with a finite maximum."""
         if row not in self._edited:
             self._edited[row] = self._edit(row)
         return self._edited[row]
 
-    def _edit(self, row: int) -> tuple[Tensor, float]:
-        raw, top = self._raw(row)
+    def _edit(self, row: int) -> Scores:
+        raw = self._rows(row + 1)
         if self._edits.never:
-            return _with_finite_top(raw, top, row)
+            return _with_finite_top(raw, row)
         path = self._tokens[list(path_to(self._parents, row))]
         if not self._edits.edits_at(len(path)):
-            return _with_finite_top(raw, top, row)
-        if np.isnan(top):
+            return _with_finite_top(raw, row)
+        if math.isnan(raw.top):
             # Before the edits, which could hide it.
             raise Internal("logits", f"NaN in the logits of predictor row {row}")
-        edited = self._edits.apply(raw, path)
-        edited_top = float(edited.amax())
-        if edited_top == -np.inf < top:
+        edited = scores_of(self._edits.apply(self._logits[row + 1], path))
+        if edited.top == -math.inf < raw.top:
             raise InvalidArgument("sampling", f"bans and allowed ids leave no token at predictor row {row}")
-        return _with_finite_top(edited, edited_top, row)
+        return _with_finite_top(edited, row)
 
     def argmax(self, row: int) -> int:
-        edited, top = self.edited(row)
-        if edited.data_ptr() == self._logits[row + 1].data_ptr() and not on_host(edited):
-            return self._argmaxes[row + 1]
-        # Far faster on the CPU than argmax, and the first of equals by construction.
-        return int(np.argmax(edited.numpy() == np.float32(top))) if on_host(edited) else int(edited.argmax())
+        return self.edited(row).first_of_largest()
 
     def law(self, row: int) -> Law:
         if self._policy.greedy:
             return SparseLaw(np.array([self.argmax(row)]), np.ones(1), self._logits.shape[1])
-        edited, top = self.edited(row)
-        if truncates(self._policy):
-            return SparseLaw(*truncated(edited, top, self._policy), edited.shape[0])
-        return DenseLaw(logits=edited, top=top, temperature=self._policy.temperature)
+        edited = self.edited(row)
+        if self._truncates:
+            return SparseLaw(*truncated(edited, self._policy), edited.size)
+        return DenseLaw.of_logits(edited, self._policy.temperature)
 
     def reported(self, row: int, *, raw: bool) -> DenseLaw:
         """The law that logprobs speak of where it is not the processed one."""
-        logits, top = _with_finite_top(*self._raw(row), row) if raw else self.edited(row)
-        return DenseLaw(logits=logits, top=top)
+        return DenseLaw.of_logits(_with_finite_top(self._rows(row + 1), row) if raw else self.edited(row))
 
 
-def _with_finite_top(logits: Tensor, top: float, row: int) -> tuple[Tensor, float]:
-    """The row and its maximum; tokens at +inf become 0 and all others -inf. Raises Internal for NaN and for all -inf."""
-    if np.isnan(top):
+def _with_finite_top(scores: Scores, row: int) -> Scores:
+    """The row; tokens at +inf become 0 and then all others -inf. Raises Internal for NaN and for all -inf."""
+    if math.isfinite(scores.top):
+        return scores
+    if math.isnan(scores.top):
         raise Internal("logits", f"NaN in the logits of predictor row {row}")
-    if top == -np.inf:
+    if scores.top == -math.inf:
         raise Internal("logits", f"all logits of predictor row {row} are -inf")
-    if top == np.inf:
-        zero = torch.zeros((), dtype=logits.dtype, device=logits.device)
-        return torch.where(logits == torch.inf, zero, -torch.inf), 0.0
-    return logits, top
+    return scores.with_infinities_as_certain()
 
 
 class _PassLaws(TargetLaws):

@@ -1,4 +1,4 @@
-"""models.law_kernels: the compiled sweeps and the torch operations give what plain numpy gives, and the same laws."""
+"""models.law_scores: the compiled sweeps and the torch operations give what plain numpy gives, and the same laws."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 
 from contracts.randomness import CoinChooser
 from contracts.sampling import SamplingPolicy
-from models import law_kernels, laws
-from models.law_kernels import SMALLEST, at_least, exp_sums, normalised
+from models import law_scores
+from models.law_kernels import SMALLEST
+from models.law_scores import scores_of
 from models.laws import LawProcessor
 
-VOCAB = 3001
+# Large enough for groups, and no multiple of their depth.
+VOCAB = 5003
 
 
 @pytest.fixture(params=["host", "torch"])
@@ -26,8 +28,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def use_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (law_kernels, laws):
-        monkeypatch.setattr(module, "on_host", lambda scores: False)
+    monkeypatch.setattr(law_scores, "on_host", lambda scores: False)
 
 
 def logits_of(seed: int, scale: float, vocab: int = VOCAB) -> torch.Tensor:
@@ -43,10 +44,15 @@ def test_sums_and_probabilities_are_those_of_exact_summation(scale: float, tempe
     logits = logits_of(1, scale)
     top = float(logits.amax())
     z = [max((float(x) - top) / temperature, SMALLEST) for x in logits.tolist()]
-    total, weighted = exp_sums(logits, top, temperature)
+    scores = scores_of(logits)
+    assert scores.top == top
+    total, weighted = scores.exp_sums(temperature)
     assert total == pytest.approx(math.fsum(map(math.exp, z)), rel=1e-13)
     assert weighted == pytest.approx(math.fsum(x * math.exp(x) for x in z), rel=1e-12, abs=1e-290)
-    p = normalised(logits, top, temperature, total).numpy()
+    low, high = scores.exp_total_within(temperature)
+    assert total * (1 - 1e-4) - 1e-30 < low <= total * (1 + 1e-13)
+    assert total * (1 - 1e-13) <= high < total * (1 + 1e-4)
+    p = scores.normalised(temperature, total).host()
     np.testing.assert_allclose(p, [math.exp(x) / total if x > SMALLEST else 0.0 for x in z], rtol=1e-12)
     assert math.fsum(p.tolist()) == pytest.approx(1.0, abs=1e-13)
 
@@ -58,7 +64,7 @@ def test_floors_between_two_floats_are_compared_exactly(dtype: torch.dtype) -> N
     exact = scores.double().numpy()
     edge = float(scores[5])
     for floor in (edge, np.nextafter(edge, 9.0), np.nextafter(edge, -9.0), -math.inf, 1e300, 0.1):
-        np.testing.assert_array_equal(at_least(scores, float(floor)), np.flatnonzero(exact >= floor))
+        np.testing.assert_array_equal(scores_of(scores).at_least(float(floor)), np.flatnonzero(exact >= floor))
 
 
 POLICIES = [

@@ -8,9 +8,8 @@ import torch
 from scipy import stats
 
 from contracts.randomness import CoinChooser, Purpose, bits64, gumbel, sample_key
-from models.law_kernels import bits64_torch, noisy_enough
-from models.law_noise import gumbel_top
 from models.law_rows import DenseLaw, SparseLaw, draw_from, law_from_vector, sample_at
+from models.law_scores import DeviceScores, HostScores, bits64_torch, scores_of
 
 CPU = torch.device("cpu")
 
@@ -24,30 +23,29 @@ def test_torch_stream_is_bit_equal_to_the_numpy_stream(key: int) -> None:
 def test_bits_above_a_threshold_are_found_on_both_paths() -> None:
     key, threshold = sample_key(1, 2), 1 << 51
     expected = np.flatnonzero((bits64(key, np.arange(3000)) >> np.uint64(12)) >= np.uint64(threshold))
-    np.testing.assert_array_equal(noisy_enough(key, 3000, threshold, CPU), expected)
-    masked = (bits64_torch(key, 3000, CPU) >> 12).bitwise_and_((1 << 52) - 1)
-    np.testing.assert_array_equal((masked >= threshold).nonzero().squeeze(1).numpy(), expected)
+    for scores in (HostScores(np.zeros(3000)), DeviceScores(torch.zeros(3000))):
+        np.testing.assert_array_equal(scores.noisy_enough(key, threshold), expected)
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.01, 1.0, 3.0, 12.0])
 def test_pruned_argmax_equals_the_argmax_over_all_perturbed_scores(scale: float) -> None:
     generator = torch.Generator().manual_seed(int(scale * 100))
     for position in range(60):
-        scores = torch.randn(3000, generator=generator) * scale
-        scores[torch.rand(3000, generator=generator) < 0.1] = -torch.inf
+        scores = torch.randn(5003, generator=generator) * scale
+        scores[torch.rand(5003, generator=generator) < 0.1] = -torch.inf
         key = sample_key(5, position)
         with np.errstate(divide="ignore"):
-            noisy = scores.double().numpy() / 0.8 + gumbel(key, np.arange(3000))
+            noisy = scores.double().numpy() / 0.8 + gumbel(key, np.arange(5003))
         for count in (1, 5, 100):
-            top = gumbel_top(scores, key, count, lambda values: values / 0.8, float(scores.amax()) - 6.0 * 0.8)
+            top = DenseLaw.of_logits(scores_of(scores), 0.8).noisy_top(key, count)
             assert top.tolist() == np.argsort(-noisy)[:count].tolist()
 
 
 def test_short_vocabularies_and_single_tokens_are_sampled() -> None:
-    assert DenseLaw(logits=torch.tensor([3.0])).noisy_argmax(9) == 0
+    assert DenseLaw.of_logits(scores_of(torch.tensor([3.0]))).noisy_argmax(9) == 0
     only = torch.full((200,), -torch.inf)
     only[150] = 1.0
-    assert DenseLaw(logits=only).noisy_argmax(9) == 150
+    assert DenseLaw.of_logits(scores_of(only)).noisy_argmax(9) == 150
 
 
 def test_dense_sparse_and_reference_choosers_sample_the_same_tokens() -> None:
