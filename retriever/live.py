@@ -21,8 +21,8 @@ from contracts.errors import (
 )
 from retriever.live_index import LiveIndex
 from retriever.live_store import LiveStore, encode_floor, encode_output
-from retriever.query import Tokens
-from retriever.segment import MAX_TOKEN_ID, Segment, segment_from_documents
+from retriever.segment import Segment, segment_from_documents
+from retriever.trie import MAX_TOKEN_ID, Tokens
 
 READ_BATCH = 512
 

@@ -25,9 +25,7 @@ from numpy.typing import NDArray
 
 from contracts.errors import InvalidArgument
 from contracts.retrieval import Retrieval
-from retriever.loading import LoadedRelease
-from retriever.query import SegmentSet, Tokens, context_array
-from retriever.trie import QueryLimits, miss, trie_rows
+from retriever.trie import QueryLimits, Tokens, context_array, miss, trie_rows
 
 DEFAULT_MAX_NODES = 1 << 20
 Path = tuple[int, ...]
@@ -73,43 +71,6 @@ Question = LongestQuestion | BestQuestion | AboveQuestion | CountQuestion
 Reply = int | Retrieval | NDArray[np.int64]
 
 
-def answer(question: Question, segments: SegmentSet) -> Reply:
-    """A group's reply, from the segments it holds."""
-    match question:
-        case LongestQuestion():
-            return segments.longest(question.context, question.limits)
-        case BestQuestion():
-            return segments.best(question.suffix, question.limits)
-        case AboveQuestion():
-            return segments.above(question.suffix, question.max_continuation, question.min_count, question.max_nodes)
-        case CountQuestion():
-            return segments.count(question.suffix, question.tokens, question.parents, question.depths)
-
-
-def check_question(question: Question, loaded: LoadedRelease) -> None:
-    """Raises InvalidArgument where the question asks for more than the release was made for, or contradicts itself."""
-    match question:
-        case LongestQuestion() | BestQuestion():
-            loaded.check_limits(question.limits)
-        case AboveQuestion():
-            loaded.check_limits(QueryLimits(len(question.suffix), 1, question.max_continuation))
-            if question.min_count < 1 or not 1 <= question.max_nodes <= DEFAULT_MAX_NODES:
-                raise InvalidArgument("above", f"min_count {question.min_count}, max_nodes {question.max_nodes}")
-        case CountQuestion():
-            _check_nodes(question)
-            loaded.check_limits(QueryLimits(len(question.suffix), 1, int(question.depths.max(initial=1))))
-
-
-def _check_nodes(question: CountQuestion) -> None:
-    """The compiled walk trusts parents to stand before their children."""
-    number = question.tokens.shape[0]
-    if not question.parents.shape[0] == question.depths.shape[0] == number <= DEFAULT_MAX_NODES:
-        raise InvalidArgument("count", f"columns of at most {DEFAULT_MAX_NODES} nodes, equally long")
-    above = np.where(question.parents < 0, 0, question.depths[question.parents])
-    if ((question.parents >= np.arange(number)) | (question.parents < -1) | (question.depths != above + 1)).any():
-        raise InvalidArgument("count.parents", "a node stands before its parent, or at another depth")
-
-
 def merged(
     groups: int, context: Tokens, limits: QueryLimits, max_nodes: int = DEFAULT_MAX_NODES
 ) -> Generator[Question, Sequence[Reply], Retrieval]:
@@ -141,18 +102,6 @@ def merged(
     matches = sum(trie.match_count for trie in pruned)
     more = any(trie.truncated for trie in pruned)
     return _select(length, matches, totals, limits.node_budget, more)
-
-
-def merged_locally(groups: Sequence[SegmentSet], context: Tokens, limits: QueryLimits) -> Retrieval:
-    """Run the dialogue with groups in this process."""
-    dialogue = merged(len(groups), context, limits)
-    question = next(dialogue)
-    while True:
-        try:
-            question = dialogue.send([answer(question, group) for group in groups])
-        except StopIteration as stop:
-            result: Retrieval = stop.value
-            return result
 
 
 def _select(length: int, matches: int, totals: dict[Path, int], budget: int, more: bool) -> Retrieval:

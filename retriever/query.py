@@ -6,15 +6,14 @@ import functools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from contracts.errors import InvalidArgument, ResourceExhausted
+from contracts.errors import ResourceExhausted
 from contracts.retrieval import Retrieval
 from retriever import kernel_match, kernel_table, kernel_trie
-from retriever.segment import MAX_TOKEN_ID, Segment, segment_from_documents
-from retriever.trie import QueryLimits, miss, trie_rows
+from retriever.segment import Segment, segment_from_documents
+from retriever.trie import QueryLimits, Tokens, context_array, miss, trie_rows
 
-Tokens = Sequence[int] | NDArray[np.integer]
 FIRST_ROOM = 1024
 
 
@@ -135,14 +134,3 @@ def warm_up() -> None:
     found = one.above([0], 1, 1, 1)
     one.count([0], found.tokens, found.parents, found.depths)
     one.retrieve([0], QueryLimits())
-
-
-def context_array(context: ArrayLike, most: int) -> NDArray[np.int64]:
-    """The last `most` ids as int64. Raises InvalidArgument for anything but a row of ids in [0, 2^32)."""
-    tokens = np.asarray(context)
-    if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
-        raise InvalidArgument("context", "is one row of integer token ids")
-    tokens = tokens[max(0, tokens.shape[0] - most) :].astype(np.int64)
-    if tokens.size and (tokens.min() < 0 or tokens.max() > MAX_TOKEN_ID):
-        raise InvalidArgument("context", f"token ids lie in [0, {MAX_TOKEN_ID}]")
-    return tokens

@@ -5,31 +5,23 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from contracts.errors import FailedPrecondition, InvalidArgument, PermissionDenied
 from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval
+from retriever.answering import answer, check_question
+from retriever.corpus import Corpus
 from retriever.library import Library
 from retriever.live import LiveLibrary
 from retriever.loading import LoadedRelease
-from retriever.merging import Question, Reply, answer, check_question
-from retriever.query import SegmentSet, Tokens
+from retriever.merging import Question, Reply
+from retriever.query import SegmentSet
 from retriever.segment import Segment
-from retriever.trie import QueryLimits, miss
+from retriever.trie import QueryLimits, Tokens, miss
 
 KEPT_SETS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Corpus:
-    """What a query of this tenant is about: the release and live generation that its manifest names (0: none)."""
-
-    index: str
-    release: str
-    tenant: str = ""
-    live_generation: int = 0
 
 
 class Retriever:
@@ -110,7 +102,8 @@ class Retriever:
     def record(self, output: PublishedOutput) -> int:
         """Take a published output into the index's live stream; its generation.
 
-        Raises NotFound (index), PermissionDenied (no policy for this tenant), InvalidArgument (tokens), and the store's errors.
+        Raises NotFound (index), PermissionDenied (no policy for this tenant), InvalidArgument (tokens), and what the store
+        raises.
         """
         loaded = self.library.current(output.index, output.tenant)
         if self.live is None:

@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from pydivsufsort import divsufsort
 
 from contracts.errors import InvalidArgument
+from retriever.trie import MAX_TOKEN_ID
 
-MAX_TOKEN_ID = 2**32 - 1
 MAX_POSITIONS = 2**40
 
 CodeArray = NDArray[np.uint16] | NDArray[np.uint32]

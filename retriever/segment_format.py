@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from contracts.errors import DataLoss, FailedPrecondition
-from retriever.segment import MAX_TOKEN_ID, Segment, segment_from_documents
+from retriever.segment import Segment, segment_from_documents
+from retriever.trie import MAX_TOKEN_ID
 
 MAGIC = b"DPSEG001"
 ALIGNMENT = 64

@@ -11,13 +11,17 @@ order; here counts are exact for any number of matches. Counts are corpus statis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from contracts.errors import InvalidArgument
 from contracts.retrieval import Retrieval
+
+MAX_TOKEN_ID = 2**32 - 1
+Tokens = Sequence[int] | NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +69,14 @@ def trie_rows(
 def miss() -> Retrieval:
     """The answer where nothing matches: empty, never a made-up token."""
     return Retrieval()
+
+
+def context_array(context: ArrayLike, most: int) -> NDArray[np.int64]:
+    """The last `most` ids as int64. Raises InvalidArgument for anything but a row of ids in [0, 2^32)."""
+    tokens = np.asarray(context)
+    if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
+        raise InvalidArgument("context", "is one row of integer token ids")
+    tokens = tokens[max(0, tokens.shape[0] - most) :].astype(np.int64)
+    if tokens.size and (tokens.min() < 0 or tokens.max() > MAX_TOKEN_ID):
+        raise InvalidArgument("context", f"token ids lie in [0, {MAX_TOKEN_ID}]")
+    return tokens

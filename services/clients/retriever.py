@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from protos.draftproof.v1 import retriever_pb2 as pb
 from protos.draftproof.v1 import retriever_pb2_grpc
+from retriever.corpus import Corpus
 from retriever.merging import Question, Reply
-from retriever.retriever import Corpus
 from services import telemetry
 from services.clients.channel import call, open_channel
 from services.clients.session_stream import SessionStream

@@ -13,11 +13,10 @@ from typing import Protocol
 
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
+from retriever.corpus import Corpus, corpus_of, limits_of
 from retriever.merging import Question, Reply, merged
-from retriever.retriever import Corpus
 from retriever.trie import miss
 from services.clients.retriever import RetrieverClient
-from services.retriever_service.port import corpus_of, limits_of
 
 
 class GroupPort(Protocol):

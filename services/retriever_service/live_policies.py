@@ -8,7 +8,7 @@ from typing import Any
 
 from contracts.errors import InvalidArgument
 from retriever.live import LivePolicy
-from retriever.segment import MAX_TOKEN_ID
+from retriever.trie import MAX_TOKEN_ID
 
 FIELD = "DRAFTPROOF_LIVE_POLICIES"
 _NUMBERS = ("max_entries", "max_output_tokens", "keep_generations")

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from contracts.errors import InvalidArgument
 from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
+from retriever.corpus import Corpus, corpus_of, limits_of
 from retriever.merging import Question, Reply
-from retriever.retriever import Corpus, Retriever
-from retriever.trie import QueryLimits
+from retriever.retriever import Retriever
 
 
 class LocalRetriever:
@@ -49,18 +49,3 @@ class LocalRetriever:
         """Another replica has advertised a generation that is still on its way to this one."""
         if self._retriever.live is not None and self._retriever.behind(corpus):
             await asyncio.to_thread(self._retriever.live.poll)
-
-
-def corpus_of(query: RetrievalQuery) -> Corpus:
-    """What the query is about."""
-    return Corpus(query.index, query.release, query.tenant, query.live_generation)
-
-
-def limits_of(query: RetrievalQuery) -> QueryLimits:
-    """How far the query looks. Raises InvalidArgument for limits that contradict one another."""
-    return QueryLimits(
-        max_suffix=query.max_match,
-        min_suffix=query.min_match,
-        max_continuation=query.max_depth,
-        node_budget=query.node_budget,
-    )

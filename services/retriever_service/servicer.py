@@ -9,8 +9,8 @@ from contracts.errors import FailedPrecondition
 from contracts.ports import RetrieverPort
 from protos.draftproof.v1 import retriever_pb2 as pb
 from protos.draftproof.v1 import retriever_pb2_grpc
+from retriever.corpus import Corpus
 from retriever.merging import Question, Reply
-from retriever.retriever import Corpus
 from services import telemetry
 from services.status import answering, info_of, typed
 from services.wire.retriever import decode_output, decode_query, encode_index, encode_retrieval

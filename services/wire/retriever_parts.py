@@ -5,6 +5,7 @@ from __future__ import annotations
 from contracts.errors import DataLoss, InvalidArgument
 from contracts.retrieval import Retrieval
 from protos.draftproof.v1 import retriever_pb2 as pb
+from retriever.corpus import Corpus
 from retriever.merging import (
     DEFAULT_MAX_NODES,
     AboveQuestion,
@@ -14,7 +15,6 @@ from retriever.merging import (
     Question,
     Reply,
 )
-from retriever.retriever import Corpus
 from retriever.trie import QueryLimits
 from services.wire.retriever import MAX_SUFFIX, decode_retrieval, encode_retrieval
 from services.wire.scalars import within

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retriever.merging import merged_locally
+from retriever.answering import merged_locally
 from retriever.placement import place
 from retriever.query import SegmentSet
 from retriever.segment import segment_from_documents

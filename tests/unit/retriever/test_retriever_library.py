@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from retriever.corpus import Corpus
 from retriever.library import Library
 from retriever.memory_store import MemoryStore
 from retriever.publish import rollback
 from retriever.release import Binding
-from retriever.retriever import Corpus, Retriever
+from retriever.retriever import Retriever
 from retriever.store import Alias
 from retriever.trie import QueryLimits
 from tests.unit.retriever.corpora import TRACE, put_up

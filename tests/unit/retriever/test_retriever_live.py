@@ -11,12 +11,13 @@ import pytest
 from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument, PermissionDenied, Unavailable
 from contracts.retrieval import PublishedOutput
 from retriever.compaction import compact
+from retriever.corpus import Corpus
 from retriever.library import Library
 from retriever.live import LiveLibrary, LivePolicy
 from retriever.live_index import LiveIndex
 from retriever.live_store import LiveEntry, decode_entry, encode_floor, encode_output
 from retriever.memory_store import MemoryStore
-from retriever.retriever import Corpus, Retriever
+from retriever.retriever import Retriever
 from retriever.trie import QueryLimits
 from tests.unit.retriever.corpora import TRACE, put_up
 

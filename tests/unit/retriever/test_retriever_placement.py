@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from contracts.errors import InvalidArgument, ResourceExhausted
-from retriever.merging import LongestQuestion, answer, merged, merged_locally
+from retriever.answering import answer, merged_locally
+from retriever.merging import LongestQuestion, merged
 from retriever.placement import place
 from retriever.query import SegmentSet
 from retriever.segment import segment_from_documents

@@ -1,0 +1,33 @@
+"""A query of the port in the retriever's own terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contracts.retrieval import RetrievalQuery
+from retriever.trie import QueryLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """What a query of this tenant is about: the release and live generation that its manifest names (0: none)."""
+
+    index: str
+    release: str
+    tenant: str = ""
+    live_generation: int = 0
+
+
+def corpus_of(query: RetrievalQuery) -> Corpus:
+    """What the query is about."""
+    return Corpus(query.index, query.release, query.tenant, query.live_generation)
+
+
+def limits_of(query: RetrievalQuery) -> QueryLimits:
+    """How far the query looks. Raises InvalidArgument for limits that contradict one another."""
+    return QueryLimits(
+        max_suffix=query.max_match,
+        min_suffix=query.min_match,
+        max_continuation=query.max_depth,
+        node_budget=query.node_budget,
+    )
