@@ -44,26 +44,30 @@ def exactness(progress: Progress, quick: bool) -> dict[str, float | int]:
     return out | {"block_minus_rejection_min": min(gaps)}
 
 
-def statistics(progress: Progress) -> dict[str, float | int | bool]:
-    world, alpha = rounds.transformer_world(), design.ALPHA
+def statistics(progress: Progress, quick: bool) -> dict[str, float | int | bool]:
+    """The design of tests/unit/verifier/selection/design.py: its confirmation plan, with `quick` the test suite's."""
+    world, alpha, plan = rounds.transformer_world(), design.ALPHA, design.SUITE if quick else design.CONFIRMATION
     task = progress.add_task("generations", total=len(rounds.RELATIONS) + len(sampled()) + 1)
-    ps: dict[str, float] = {}
-    for name in rounds.RELATIONS:
-        ps[name] = min(design.p_values(world, design.samples(world, rounds.shipped_method(name))))
+
+    def smallest_p(method: rounds.Method) -> float:
+        p = min(design.p_values(world, design.samples(world, method, plan.count, plan.first_seed)))
         progress.advance(task)
+        return p
+
+    ps = {name: smallest_p(rounds.shipped_method(name)) for name in rounds.RELATIONS}
     caught = {name: error > 1e-4 for name, error in enumerated()}
     for name, method in sampled().items():
-        caught[f"{name} (sampled)"] = min(design.p_values(world, design.samples(world, method))) <= alpha
-        progress.advance(task)
+        caught[f"{name} (sampled)"] = smallest_p(method) <= alpha
     keyed = replace(rounds.shipped_method("block"), chooser_of=rounds.PositionKeyed, coins_of=rounds.PositionKeyedDraws)
     flips = rounds.coin_flip_world()
-    drawn = design.samples(flips, keyed, design.FLIP_SAMPLES, design.FLIP_HORIZON)
+    drawn = design.samples(flips, keyed, plan.flips, plan.first_seed, design.FLIP_HORIZON)
     caught["position-keyed coins (sampled)"] = min(design.p_values(flips, drawn)) <= alpha
     progress.advance(task)
     return {
         "chi_square_min_p": min(ps.values()),
         "chi_square_alpha": alpha,
-        "chi_square_samples_per_verifier": design.SAMPLES,
+        "chi_square_samples_per_verifier": plan.count,
+        "chi_square_first_seed": plan.first_seed,
         **{f"chi_square_p_{name}": p for name, p in ps.items()},
         "wrong_variants": len(caught),
         "wrong_variants_caught": sum(caught.values()),
@@ -87,7 +91,7 @@ def main() -> None:
     with Progress(console=console) as progress:
         figures |= times(progress, backend, arguments.quick)
         figures |= exactness(progress, arguments.quick)
-        figures |= statistics(progress)
+        figures |= statistics(progress, arguments.quick)
         figures |= acceptances(progress, backend, arguments.quick)
     figures = {name: value.item() if isinstance(value, np.generic) else value for name, value in figures.items()}
     write(figures, arguments.json, console, "verifiers")
