@@ -12,11 +12,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument
 from contracts.manifest import TargetIdentity, canonical_bytes, sha256_hex
 from contracts.sampling import SamplingPolicy
+from contracts.tree_shape import TreeShape
 
 FORMAT = "draftproof-calibration/1"
 
@@ -54,7 +56,7 @@ class Calibration:
     trials[d][r]: how often the child of rank r at depth d + 1 was offered below a reached parent; hits: how often it was
     the one selected. rounds, committed: of the whole measurement. curve: (rows, nanoseconds) of a target pass.
     draft_ns: one level of drafting; fixed_ns: a round with candidates beyond a plain one, overhead_ns: a plain one beyond
-    its pass. tree: parents of the shape chosen from all this, by default within tree's own size.
+    its pass. tree: parents of the shape chosen from all this. Raises InvalidArgument naming the field that is impossible.
     """
 
     target: TargetIdentity
@@ -94,6 +96,10 @@ class Calibration:
                 raise InvalidArgument(f"calibration.hits[{d}]", "hits must be within [0, trials]")
         if any(count < 0 for count in (self.rounds, self.committed, self.draft_ns, self.fixed_ns, self.overhead_ns)):
             raise InvalidArgument("calibration", "counts and times must not be negative")
+        rows = [count for count, _ in self.curve]
+        if not rows or rows[0] != 1 or any(b <= a for a, b in pairwise(rows)) or min(ns for _, ns in self.curve) <= 0:
+            raise InvalidArgument("calibration.curve", "needs positive times of ascending rows, from one row on")
+        TreeShape(self.tree)
         if not 0.0 <= self.temperatures[0] <= self.temperatures[1]:
             raise InvalidArgument("calibration.temperatures", f"{self.temperatures} is no range")
 

@@ -33,32 +33,3 @@ def cartesian(widths: Sequence[int], *, nodes: int, depth: int | None = None) ->
         level = list(range(len(parents), len(parents) + len(grown)))
         parents.extend(grown)
     return TreeShape(tuple(parents))
-
-
-def equal_width(nodes: int, depth: int) -> tuple[int, ...]:
-    """Widths of the complete tree of `depth` levels with at most `nodes` nodes that is as even as can be, widest first.
-
-    Grows the level by level widths round robin from the top while the tree still fits, so that it is what one would
-    write down without measuring anything. Raises InvalidArgument where not even a chain fits.
-    """
-    if not 1 <= depth <= nodes:
-        raise InvalidArgument("depth", f"{depth} is outside [1, {nodes}]")
-    widths = [1] * depth
-    grew = True
-    while grew:
-        grew = False
-        for d in range(depth):
-            widths[d] += 1
-            if _size(widths) <= nodes:
-                grew = True
-            else:
-                widths[d] -= 1
-    return tuple(widths)
-
-
-def _size(widths: Sequence[int]) -> int:
-    total, level = 0, 1
-    for width in widths:
-        level *= width
-        total += level
-    return total

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from contracts.topology import ANCHOR
 from contracts.tree_shape import TreeShape, shape_from_paths
 from proposer.topology.acceptance import expected_tokens, selected_from_conditional, selected_table
-from proposer.topology.cartesian import cartesian, equal_width
+from proposer.topology.cartesian import cartesian
 from proposer.topology.eagle2 import DynamicTree, RankedTree
 from proposer.topology.hardware import RoundCosts, TargetCurve
 from proposer.topology.hydra_buffers import head_steps
@@ -83,11 +83,11 @@ def test_the_dp_never_loses_by_budget_or_depth_and_keeps_the_path_bound(
 @given(PROBABILITIES, st.integers(1, 10))
 def test_the_dp_beats_every_chain_and_cartesian_tree_of_its_size(acceptance: list[float], nodes: int) -> None:
     table = selected_table(acceptance)
-    for depth in range(1, nodes + 1):
-        rival = cartesian(equal_width(nodes, depth), nodes=nodes)
-        if max(rival.ranks) < table.shape[1]:
-            best = expected_by_size(table, len(rival) + 1, depth)[len(rival) + 1, depth]
-            assert best >= expected_tokens(rival, table) - 1e-12
+    expected = expected_by_size(table, nodes + 1, nodes)
+    for width in range(1, table.shape[1] + 1):
+        rival = cartesian((width,), nodes=nodes, depth=nodes)
+        assert len(rival) == nodes
+        assert expected[nodes + 1, rival.max_depth] >= expected_tokens(rival, table) - 1e-12
 
 
 @given(st.lists(st.lists(RATES, min_size=3, max_size=3), min_size=1, max_size=4), st.integers(1, 20))

@@ -7,7 +7,7 @@ from contracts.calibration import CalibrationUse
 from contracts.errors import InvalidArgument
 from contracts.tree_shape import TreeShape, chain
 from proposer.topology.acceptance import expected_tokens, reach, selected_from_conditional, selected_table
-from proposer.topology.cartesian import cartesian, equal_width
+from proposer.topology.cartesian import cartesian
 from proposer.topology.eagle2 import DynamicTree
 from proposer.topology.hardware import RoundCosts, TargetCurve, choose
 from proposer.topology.medusa_buffers import candidate_slots
@@ -29,14 +29,6 @@ def test_the_last_width_holds_for_deeper_levels_and_the_budget_cuts_breadth_firs
     assert cartesian((2, 1), nodes=7, depth=4).parents == (-1, -1, 0, 1, 2, 3, 4)
     assert cartesian((1,), nodes=3, depth=9) == chain(3)
     assert cartesian((2,), nodes=0) == TreeShape()
-
-
-def test_equal_widths_fill_the_budget_from_the_top() -> None:
-    assert equal_width(14, 3) == (2, 2, 2)
-    assert equal_width(3, 3) == (1, 1, 1)
-    assert equal_width(5, 1) == (5,)
-    with pytest.raises(InvalidArgument, match="depth"):
-        equal_width(2, 3)
 
 
 def test_conditional_rates_become_selected_probabilities_by_the_chain_rule() -> None:

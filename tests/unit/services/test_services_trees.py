@@ -1,0 +1,52 @@
+"""Trees by name: each way of writing one, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import DataLoss, DraftproofError, InvalidArgument, NotFound
+from proposer.topology.plan import CalibratedTree, CompleteTree, GrownByValue
+from services.trees import tree_of
+from tests.unit.proposer.topology.calibrations import calibration
+
+
+def test_widths_and_growth_by_value_are_written_in_numbers() -> None:
+    assert tree_of("1") == CompleteTree((1,))
+    assert tree_of("4,2,1") == CompleteTree((4, 2, 1))
+    assert tree_of("by_value:4x6") == GrownByValue(4, 6)
+
+
+def test_a_calibration_is_named_by_its_file_and_forced_in_the_open(tmp_path: Path) -> None:
+    path = tmp_path / "here.json"
+    path.write_bytes(calibration().to_bytes())
+    plan, forced = tree_of(str(path)), tree_of(f"forced:{path}", nodes=3)
+    assert isinstance(plan, CalibratedTree)
+    assert isinstance(forced, CalibratedTree)
+    assert plan.label == f"calibration:{calibration().hash}"
+    assert forced.label == f"forced-calibration:{calibration().hash}"
+    assert (plan.nodes, forced.nodes) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", NotFound),
+        ("nowhere.json", NotFound),
+        ("forced:", NotFound),
+        ("by_value:4", NotFound),
+        ("0", InvalidArgument),
+        ("by_value:0x3", InvalidArgument),
+    ],
+)
+def test_anything_else_is_refused(text: str, error: type[DraftproofError]) -> None:
+    with pytest.raises(error):
+        tree_of(text)
+
+
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "here.json"
+    path.write_bytes(calibration().to_bytes().replace(b"beam", b"bean"))
+    with pytest.raises(DataLoss):
+        tree_of(str(path))
