@@ -101,6 +101,14 @@ class ProposerSettings(ModelSettings):
     draft_dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the draft model's weights")
     draft_threads: int = Field(0, ge=0, description="threads of a draft pass; 0: one per core")
     draft_kv_tokens: int = Field(16_384, ge=64, description="tokens of KV that the draft model's sessions share")
+    draft_relation: Literal["independent", "without_replacement", "shared_noise", "beam"] = Field(
+        "independent", description="how the draft model's candidates come about, and so which verifiers take them"
+    )
+    draft_tree: str = Field(
+        "1",
+        description="tree of the draft model: widths by depth (4,2,1), by_value:KxD, or the path of a calibration, "
+        "forced:PATH to use it where it does not hold",
+    )
 
 
 class RetrieverSettings(ProcessSettings):

@@ -39,9 +39,11 @@ def build_proposer(settings: ProposerSettings) -> LocalProposer:
 
 
 def _draft_model(settings: ProposerSettings) -> Source:
+    from contracts.topology import SamplingRelation
     from models.checkpoint import resolve, tokenizer_digest
     from models.load import load_backend
-    from proposer.draft_model import DraftModel
+    from proposer.draft_model import DraftModel, DraftModelSettings
+    from services.trees import tree_of
 
     directory = resolve(settings.draft_model, settings.models_dir, _log.info)
     backend = load_backend(
@@ -50,7 +52,8 @@ def _draft_model(settings: ProposerSettings) -> Source:
         kv_budget_tokens=settings.draft_kv_tokens,
         threads=settings.draft_threads or len(os.sched_getaffinity(0)),
     )
-    return DraftModel(backend, tokenizer_digest=tokenizer_digest(directory), eos_ids=eos_ids(directory))
+    tree = DraftModelSettings(SamplingRelation(settings.draft_relation), tree_of(settings.draft_tree))
+    return DraftModel(backend, tree, tokenizer_digest=tokenizer_digest(directory), eos_ids=eos_ids(directory))
 
 
 async def serve(settings: ProposerSettings, *, follow_stdin: bool = False) -> None:

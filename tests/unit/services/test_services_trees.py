@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from contracts.errors import DataLoss, DraftproofError, InvalidArgument, NotFound
+from contracts.topology import Topology
 from proposer.topology.plan import CalibratedTree, CompleteTree, GrownByValue
+from services.proposer_service.process import build_proposer
+from services.settings import ProposerSettings
 from services.trees import tree_of
+from tests.contract.tiny_service import tiny_service_checkpoint
 from tests.unit.proposer.topology.calibrations import calibration
 
 
@@ -50,3 +55,18 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(calibration().to_bytes().replace(b"beam", b"bean"))
     with pytest.raises(DataLoss):
         tree_of(str(path))
+
+
+def test_the_proposer_serves_its_draft_model_with_the_tree_of_its_settings(tmp_path: Path) -> None:
+    checkpoint = str(tiny_service_checkpoint(tmp_path))
+    path = tmp_path / "here.json"
+    path.write_bytes(calibration().to_bytes())
+    common = {"model": checkpoint, "draft_model": checkpoint, "draft_dtype": "float32", "draft_threads": 1}
+    declared = {}
+    for tree, relation in (("1", "independent"), ("2,1", "without_replacement"), (f"forced:{path}", "beam")):
+        proposer = build_proposer(ProposerSettings(**common, draft_tree=tree, draft_relation=relation))
+        declared[relation] = {source.name: source for source in asyncio.run(proposer.describe())}["draft_model"]
+        proposer.shutdown()
+    assert [source.topology for source in declared.values()] == [Topology.SEQUENCE, Topology.TREE, Topology.TREE]
+    assert [str(source.relation) for source in declared.values()] == list(declared)
+    assert declared["beam"].version.endswith(f"+forced-calibration:{calibration().hash}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from contracts.calibration import CalibrationUse, calibration_from_bytes
 from contracts.errors import FailedPrecondition, InvalidArgument, NotFound
@@ -23,6 +25,7 @@ from services.calibration.passes import load_target, measure_passes
 from services.calibration.plots import write_plots
 from services.calibration.prompts import digest_of, read_seed_prompts
 from services.calibration.stack import local_stack
+from services.cli import build_app
 from services.settings import AllSettings
 from tests.contract.tiny_service import tiny_service_checkpoint
 
@@ -188,3 +191,38 @@ def test_evaluation_sets_and_empty_paths_are_refused(tmp_path: Path) -> None:
     (tmp_path / "odd.jsonl").write_text('{"answer": 1}\n')
     with pytest.raises(InvalidArgument, match=r"odd\.jsonl\[0\]"):
         read_seed_prompts([tmp_path / "odd.jsonl"], 1)
+
+
+def test_the_command_explains_itself() -> None:
+    result = CliRunner().invoke(build_app(), ["calibrate", "--help"], env={"COLUMNS": "120"})
+    assert result.exit_code == 0
+    assert "Example" in result.output
+    assert "--draft-model" in result.output
+
+
+def test_the_command_writes_an_artifact_and_charts(settings: AllSettings, tmp_path: Path, monkeypatch: Any) -> None:
+    for name in (
+        "model",
+        "dtype",
+        "backend",
+        "threads",
+        "kv_tokens",
+        "draft_dtype",
+        "draft_threads",
+        "draft_kv_tokens",
+    ):
+        monkeypatch.setenv(f"DRAFTPROOF_{name.upper()}", str(getattr(settings, name)))
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps({"question": f"q{n}"}) + "\n" for n in range(3)))
+    out, charts = tmp_path / "deep" / "made.json", tmp_path / "charts"
+    words = [str(out), "--draft-model", settings.draft_model, "--prompts", str(questions), "--plots", str(charts)]
+    sizes = ["--count", "1", "--max-tokens", "6", "--ranks", "2", "--depth", "2", "--rows", "4", "--sizes", "1"]
+    result = CliRunner().invoke(build_app(), ["calibrate", *words, *sizes])
+    assert result.exit_code == 0, result.output
+    made = calibration_from_bytes(out.read_bytes())
+    assert made.hash in result.output
+    assert made.prompts == ("questions.jsonl",)
+    assert made.prompt_count == 1
+    assert {path.name for path in charts.iterdir()} == {"acceptance.svg", "passes.svg", "speedup.svg"}
+    wrong = CliRunner().invoke(build_app(), ["calibrate", *words, "--relation", "guess"])
+    assert isinstance(wrong.exception, InvalidArgument)
