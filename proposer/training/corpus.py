@@ -99,9 +99,14 @@ def _teacher(features: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(ids).clone(), torch.cat(probs).clone()
 
 
+def held_out_by_name(name: str) -> bool:
+    """Whether a conversation of this name is kept out of training."""
+    return zlib.crc32(name.encode()) % _HELD_OUT == 0
+
+
 def split(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
     """(training, held out): one conversation in twenty-five is held out, chosen by its name."""
-    held = [zlib.crc32(one.name.encode()) % _HELD_OUT == 0 for one in examples]
+    held = [held_out_by_name(one.name) for one in examples]
     return (
         [one for one, out in zip(examples, held, strict=True) if not out],
         [one for one, out in zip(examples, held, strict=True) if out],

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from services.settings import VerifierSettings, load
+
+if TYPE_CHECKING:
+    from proposer.training.loop import Figures
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -75,6 +79,70 @@ def data(
             progress=progress,
         )
     err.print(f"{len(dataset.names())} conversations in {directory}, digest {dataset.digest}")
+
+
+@app.command()
+def head(
+    family: Annotated[str, typer.Argument(help="eagle, eagle3, medusa, medusa-own, hydra, hydra++ or clover.")],
+    out: Annotated[Path, typer.Argument(help="Directory of the package; an interrupted run is continued.")],
+    data: Annotated[list[Path], typer.Option(help="Data sets made by `draftproof train data`.")],
+    tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeats counted.")] = 500_000,
+    vocabulary: Annotated[int, typer.Option(min=2, help="Tokens of the draft vocabulary.")] = 4096,
+    depth: Annotated[int, typer.Option(min=0, help="Heads, or steps of training-time test; 0: the family's.")] = 0,
+    inner: Annotated[int, typer.Option(min=0, help="Width of the decoder layer's MLP; 0: the target's.")] = 0,
+    taps: Annotated[str, typer.Option(help="Hidden rows that eagle3 reads, separated by commas.")] = "",
+    batch: Annotated[int, typer.Option(min=1, help="Answer tokens of a step.")] = 512,
+    rate: Annotated[float, typer.Option(min=0.0, help="Learning rate; 0: the family's.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of initial weights and order.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="Threads of torch; 0: its own choice.")] = 0,
+) -> None:
+    """Train a draft head for the model of the settings; write its package, figures.csv and plots.
+
+    Example: draftproof train head eagle3 .cache/heads/eagle3 --data .cache/data --tokens 500000
+    """
+    import torch
+
+    from proposer.training.dataset import Dataset
+    from proposer.training.loop import Recipe
+    from proposer.training.recipes import recipe_of
+    from proposer.training.run import HeadPlan, Reports, train_head
+    from services.checkpoint_files import eos_ids, model_name
+    from services.cli.console import err, fetch_model, progress_bars
+
+    settings = load(VerifierSettings)
+    if threads:
+        torch.set_num_threads(threads)
+    chosen = recipe_of(family, depth=depth, inner=inner, taps=tuple(filter(None, taps.split(","))))
+    checkpoint = fetch_model(settings.model, settings.models_dir)
+    recipe = Recipe(token_budget=tokens, batch_tokens=batch, learning_rate=rate or chosen.learning_rate, seed=seed)
+    with progress_bars() as bars:
+        preparing = bars.add_task("data", total=None)
+        training = bars.add_task(family, total=tokens)
+
+        def row(figures: Figures, budget: int) -> None:
+            depths = " ".join(f"{value:.3f}" for value in figures.held_out or figures.accuracy)
+            kind = "held out" if figures.held_out else "training"
+            bars.update(training, completed=min(figures.tokens, budget))
+            err.print(
+                f"step {figures.step} tokens {figures.tokens}/{budget} {figures.seconds:.0f} s loss {figures.loss:.4f} "
+                f"accuracy by depth ({kind}) {depths}"
+            )
+
+        last = train_head(
+            HeadPlan(chosen, vocabulary, recipe),
+            [Dataset(path) for path in data],
+            checkpoint,
+            out,
+            target_name=model_name(settings.model),
+            eos_ids=eos_ids(checkpoint),
+            command=" ".join(["draftproof", *sys.argv[1:]]),
+            reports=Reports(
+                lambda name, done, total: bars.update(preparing, description=name, completed=done, total=total), row
+            ),
+        )
+    err.print(
+        f"{family}: budget {tokens}, loss {last.loss:.4f}, about {last.expected_tokens:.2f} tokens a greedy chain"
+    )
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -11,8 +11,8 @@ from tests.unit.proposer.heads.tiny_heads import Rows, head, hidden_rows, prefix
 STEPS = 4
 
 
-@pytest.mark.parametrize("family", ("eagle", "eagle3"))
-@pytest.mark.parametrize("first", (0, 5))
+@pytest.mark.parametrize("family", ["eagle", "eagle3"])
+@pytest.mark.parametrize("first", [0, 5])
 def test_each_step_is_a_draft_of_that_depth_over_the_text_itself(family: str, first: int) -> None:
     """Step k's row i must be the head's state after drafting tokens i - k + 2 .. i + 1 from the prefix up to i - k + 1."""
     network, drafting = head(family)

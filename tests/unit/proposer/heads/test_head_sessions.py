@@ -85,7 +85,7 @@ def test_only_missing_rows_are_asked_for(family: str) -> None:
     assert rows.asked == [(19, 22)]
 
 
-@pytest.mark.parametrize("family", ("medusa", "hydra"))
+@pytest.mark.parametrize("family", ["medusa", "hydra"])
 def test_heads_over_one_row_ask_for_the_row_that_predicted_the_anchor(family: str) -> None:
     _, drafting = head(family)
     prefix = prefix_of(20)
@@ -117,7 +117,7 @@ def test_a_single_token_is_no_prefix_to_draft_from(family: str) -> None:
         drafting.open(64).follow(prefix_of(1), Rows(prefix_of(1)))
 
 
-@pytest.mark.parametrize("family", ("hydra++", "clover", "eagle", "eagle3"))
+@pytest.mark.parametrize("family", ["hydra++", "clover", "eagle", "eagle3"])
 def test_rows_go_back_when_a_session_is_released(family: str) -> None:
     _, drafting = head(family)
     for _ in range(40):
@@ -132,7 +132,7 @@ def test_medusa_heads_do_not_see_drafted_tokens() -> None:
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("family", ("hydra", "hydra++", "clover", "eagle", "eagle3"))
+@pytest.mark.parametrize("family", ["hydra", "hydra++", "clover", "eagle", "eagle3"])
 def test_dependent_heads_see_drafted_tokens(family: str) -> None:
     _, drafting = head(family)
     session = drafting.open(64)

@@ -31,7 +31,9 @@ CONFIG: DecoderConfig = parse_config(
         "rope_theta": 10000.0,
     }
 )
-VOCABULARY = DraftVocabulary(np.array([0, 1, 3, 4, 7, 9, 11, 20, 21, 30, 33, 41, 49]), target_size=VOCAB, eos_ids=(EOS,))
+VOCABULARY = DraftVocabulary(
+    np.array([0, 1, 3, 4, 7, 9, 11, 20, 21, 30, 33, 41, 49]), target_size=VOCAB, eos_ids=(EOS,)
+)
 TAPS = {"eagle3": ("layer:0", "layer:1", "final_norm")}
 FAMILIES = ("medusa", "medusa-own", "hydra", "hydra++", "clover", "eagle", "eagle3")
 

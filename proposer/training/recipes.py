@@ -1,0 +1,97 @@
+"""What each family is trained with: sizes, objective, learning rate. One table, so that a comparison is one budget apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from torch import nn
+
+from contracts.errors import InvalidArgument
+from proposer.heads.clover import CloverNetwork
+from proposer.heads.eagle import FINAL, EagleNetwork
+from proposer.heads.hydra import HydraNetwork
+from proposer.heads.medusa import MedusaNetwork
+from proposer.training.corpus import Batch
+from proposer.training.eagle import EagleObjective
+from proposer.training.futures import FutureObjective
+from proposer.training.losses import Score
+
+Scores = Callable[[nn.Module, Batch], Sequence[Score]]
+
+
+@dataclass(frozen=True)
+class FamilyRecipe:
+    """depth: heads, or depths trained for (0 in the manifest where drafts may be any depth). shape: as in HeadManifest."""
+
+    family: str
+    depth: int
+    scores: Scores
+    learning_rate: float
+    taps: tuple[str, ...] = (FINAL,)
+    shape: dict[str, int] = field(default_factory=dict)
+    projection: str = "shared"
+    objective: str = ""
+
+    @property
+    def recurrent(self) -> bool:
+        return self.family in ("eagle", "eagle3")
+
+
+def recipe_of(name: str, *, depth: int = 0, inner: int = 0, taps: Sequence[str] = ()) -> FamilyRecipe:
+    """The recipe called `name`: a family, or "medusa-own" for heads with vocabulary rows of their own.
+
+    depth, inner, taps: override the recipe's depth, the width of its decoder layer's MLP and its taps where given.
+    Raises InvalidArgument for an unknown name.
+    """
+    steps = depth or (3 if name in ("eagle", "eagle3") else 4)
+    eagle = EagleObjective(steps=steps, feature_weight=0.1 if name == "eagle" else 0.0)
+    hard, soft = FutureObjective(), FutureObjective(soft=True)
+    layer = {"inner": inner} if inner else {}
+    table: dict[str, FamilyRecipe] = {
+        "medusa": FamilyRecipe("medusa", steps, _medusa(hard), 1e-3, shape={"blocks": 1}, objective="hard labels"),
+        "medusa-own": FamilyRecipe(
+            "medusa", steps, _medusa(hard), 5e-4, shape={"blocks": 1}, projection="own", objective="hard labels"
+        ),
+        "hydra": FamilyRecipe(
+            "hydra", steps, _hydra(hard), 1e-3, shape={"blocks": 1, "prefix": 0}, objective="hard labels"
+        ),
+        "hydra++": FamilyRecipe(
+            "hydra++", steps, _hydra(soft), 1e-3, shape={"blocks": 4, "prefix": 1, **layer}, objective="teacher law"
+        ),
+        "clover": FamilyRecipe(
+            "clover", steps, _clover(hard), 1e-3, shape={"prefix": 1, **layer}, objective="hard labels"
+        ),
+        "eagle": FamilyRecipe(
+            "eagle", steps, _eagle(eagle), 4e-4, shape=layer, objective=f"teacher law, features, {steps} steps"
+        ),
+        "eagle3": FamilyRecipe(
+            "eagle3",
+            steps,
+            _eagle(eagle),
+            4e-4,
+            taps=tuple(taps) or ("layer:2", "layer:14", FINAL),
+            shape=layer,
+            objective=f"teacher law, {steps} steps",
+        ),
+    }
+    if name not in table:
+        raise InvalidArgument("family", f"{name!r} is none of {', '.join(table)}")
+    return table[name]
+
+
+def _medusa(objective: FutureObjective) -> Scores:
+    return lambda network, batch: objective.medusa(cast(MedusaNetwork, network), batch)
+
+
+def _hydra(objective: FutureObjective) -> Scores:
+    return lambda network, batch: objective.hydra(cast(HydraNetwork, network), batch)
+
+
+def _clover(objective: FutureObjective) -> Scores:
+    return lambda network, batch: objective.clover(cast(CloverNetwork, network), batch)
+
+
+def _eagle(objective: EagleObjective) -> Scores:
+    return lambda network, batch: objective.scores(cast(EagleNetwork, network), batch)
