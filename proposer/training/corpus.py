@@ -26,7 +26,7 @@ _TEACHER_ROWS = 2048
 class Example:
     """One conversation. tokens int64 [N]; hidden per tap float16 [N - 1, H]; teacher: the target's law after row t cut to
     its likeliest draft-vocabulary tokens, indices int32 and probabilities float16 [N - 1, K] (renormalised over that
-    vocabulary before the cut)."""
+    vocabulary before the cut), zero for rows that predict no answer token."""
 
     name: str
     kind: str
@@ -82,7 +82,9 @@ def prepare(
     examples = []
     for index, one in enumerate(conversations):
         hidden = {tap: torch.from_numpy(rows) for tap, rows in one.hidden.items()}
-        ids, probs = _teacher(hidden[features], head)
+        # Rows before the one that predicts the answer's first token are no label of anything.
+        before = one.answer_start - 1
+        ids, probs = (_behind_zeros(part, before) for part in _teacher(hidden[features][before:], head))
         tokens = torch.from_numpy(one.tokens.astype(np.int64))
         examples.append(Example(one.name, one.kind, tokens, one.answer_start, hidden, ids, probs))
         progress(index + 1, len(conversations))
@@ -97,6 +99,10 @@ def _teacher(features: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
         ids.append(top.indices.to(torch.int32))
         probs.append(top.values.half())
     return torch.cat(ids).clone(), torch.cat(probs).clone()
+
+
+def _behind_zeros(rows: Tensor, count: int) -> Tensor:
+    return torch.cat([rows.new_zeros((count, rows.shape[1])), rows])
 
 
 def held_out_by_name(name: str) -> bool:

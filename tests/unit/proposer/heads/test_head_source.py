@@ -1,0 +1,156 @@
+"""A head as a source: what it declares, what it offers, and what it does when rows are late, lost or gone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from contracts.errors import FailedPrecondition, InvalidArgument, Unavailable
+from contracts.graph import check_graph, merge_by_full_prefix
+from contracts.ports import ProposeRequest
+from contracts.proposal import Proposal, check_proposal
+from contracts.sampling import SamplingPolicy
+from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
+from proposer.heads.families import LoadedHead
+from proposer.heads.source import HeadSettings, HeadSource
+from proposer.topology.plan import CompleteTree, GrownByValue
+from tests.unit.proposer.heads.tiny_heads import FAMILIES, VOCAB, VOCABULARY, Rows, head, manifest_of, prefix_of
+from tests.unit.proposer.rounds import Rounds, session_manifest
+
+GREEDY = SamplingPolicy(temperature=0.0, max_tokens=64)
+SAMPLED = SamplingPolicy(temperature=0.8, top_p=0.9, seed=11, max_tokens=64)
+
+
+class Verifier:
+    """Hands out the rows of whatever prefix a request carries."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.asked: list[tuple[int, int]] = []
+
+    def states(self, request: ProposeRequest) -> Rows:
+        rows = Rows(request.prefix)
+        rows.gone, rows.asked = self.gone, self.asked
+        return rows
+
+
+def opened(
+    family: str, settings: HeadSettings | None = None, policy: SamplingPolicy = GREEDY
+) -> tuple[HeadSource, Rounds, Verifier]:
+    verifier = Verifier()
+    source = HeadSource(LoadedHead(head(family)[1], manifest_of(family)), verifier, settings)
+    rounds = Rounds(session_manifest([source.describe()], vocab_size=VOCAB, policy=policy), policy=policy)
+    source.open("s", rounds.manifest)
+    return source, rounds, verifier
+
+
+def offer(source: HeadSource, request: ProposeRequest) -> Proposal:
+    proposal = source.propose(request)
+    check_proposal(proposal, vocab_size=VOCAB, round_hash=request.manifest.hash, max_nodes=request.node_budget)
+    check_graph(merge_by_full_prefix([proposal], budget=request.node_budget), vocab_size=VOCAB, max_rows=64)
+    return proposal
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("relation", "tree"),
+    [
+        (SamplingRelation.BEAM, CompleteTree((1,))),
+        (SamplingRelation.BEAM, CompleteTree((3, 2, 1))),
+        (SamplingRelation.BEAM, GrownByValue(3, 3)),
+        (SamplingRelation.INDEPENDENT, CompleteTree((2, 2))),
+        (SamplingRelation.WITHOUT_REPLACEMENT, CompleteTree((3, 2))),
+        (SamplingRelation.SHARED_NOISE, CompleteTree((2, 1))),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("policy", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_every_family_offers_well_formed_proposals_of_its_relation(family, relation, tree, policy) -> None:
+    source, rounds, _ = opened(family, HeadSettings(relation=relation, tree=tree), policy)
+    here = source.describe()
+    with_law = relation in (SamplingRelation.INDEPENDENT, SamplingRelation.WITHOUT_REPLACEMENT)
+    assert (here.semantics is ProbabilitySemantics.NORMALIZED_CONDITIONAL) == with_law
+    prefix = prefix_of(11)
+    for round_id in range(3):
+        request = rounds.request("head", prefix, node_budget=8, max_depth=4, round_id=round_id)
+        proposal = offer(source, request)
+        assert proposal.nodes
+        assert bool(proposal.laws) == with_law
+        assert {node.token for node in proposal.nodes} <= set(VOCABULARY.ids.tolist()) or (
+            relation == SamplingRelation.WITHOUT_REPLACEMENT
+        )
+        assert source.propose(request) is proposal
+        prefix = np.concatenate([prefix, [proposal.nodes[0].token, 5]])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_lost_session_drafts_what_an_unbroken_one_drafts(family: str) -> None:
+    unbroken, rounds, _ = opened(family)
+    restarted, _, verifier = opened(family)
+    prefix = prefix_of(11)
+    offer(unbroken, rounds.request("head", prefix))
+    grown = np.concatenate([prefix, [4, 9, 33]])
+    request = rounds.request("head", grown, round_id=1)
+    left, right = offer(unbroken, request), offer(restarted, request)
+    assert [node.token for node in left.nodes] == [node.token for node in right.nodes]
+    assert verifier.asked
+
+
+def test_rows_that_cannot_be_had_fail_the_offer_and_not_the_session() -> None:
+    source, rounds, verifier = opened("eagle")
+    verifier.gone = True
+    request = rounds.request("head", prefix_of(9))
+    with pytest.raises(Unavailable):
+        source.propose(request)
+    verifier.gone = False
+    assert offer(source, request).nodes
+
+
+def test_offers_end_where_the_head_the_context_and_the_budget_end() -> None:
+    source, rounds, _ = opened("medusa")
+    assert max(node.depth for node in offer(source, rounds.request("head", prefix_of(9), max_depth=8)).nodes) == 3
+    assert len(offer(source, rounds.request("head", prefix_of(9), node_budget=2, round_id=1)).nodes) == 2
+    assert not offer(source, rounds.request("head", prefix_of(9), node_budget=0, round_id=2)).nodes
+    assert not offer(source, rounds.request("head", prefix_of(1), round_id=3)).nodes
+    source, rounds, _ = opened("eagle", HeadSettings(context=12))
+    assert len(offer(source, rounds.request("head", prefix_of(10))).nodes) == 2
+    assert not offer(source, rounds.request("head", prefix_of(12), round_id=1)).nodes
+
+
+def test_a_growing_session_gets_a_larger_slot() -> None:
+    source, rounds, _ = opened("eagle", HeadSettings(max_nodes=4), SamplingPolicy(temperature=0.0, max_tokens=1))
+    for round_id, length in enumerate((10, 30, 90)):
+        assert offer(source, rounds.request("head", prefix_of(length), round_id=round_id)).nodes
+
+
+def test_unknown_sessions_options_and_settings_are_refused() -> None:
+    source, rounds, _ = opened("eagle")
+    source.close("s")
+    with pytest.raises(FailedPrecondition, match="not open"):
+        source.propose(rounds.request("head", prefix_of(9)))
+    source.open("s", rounds.manifest)
+    with pytest.raises(InvalidArgument, match="options"):
+        source.propose(rounds.request("head", prefix_of(9), options={"width": 3}))
+    for wrong in ({"relation": SamplingRelation.DETERMINISTIC_LOOKUP}, {"support": 0}, {"max_nodes": 0}):
+        with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+            HeadSettings(**wrong)
+    with pytest.raises(InvalidArgument, match="beam"):
+        HeadSettings(relation=SamplingRelation.INDEPENDENT, tree=GrownByValue(2, 2))
+
+
+def test_the_description_binds_target_tokenizer_and_weights() -> None:
+    here = opened("eagle")[0].describe()
+    assert (here.target_digest, here.tokenizer_digest) == ("t" * 64, "k" * 64)
+    assert here.topology is Topology.SEQUENCE
+    other = HeadSource(
+        LoadedHead(head("eagle")[1], manifest_of("eagle", weights_sha256="w" * 64)), Verifier()
+    ).describe()
+    assert other.version != here.version
+
+
+def test_bans_are_respected_in_drafts() -> None:
+    source, rounds, _ = opened("eagle")
+    first = offer(source, rounds.request("head", prefix_of(9))).nodes[0].token
+    policy = SamplingPolicy(temperature=0.0, banned_ids=(first,), max_tokens=64)
+    source, rounds, _ = opened("eagle", policy=policy)
+    assert first not in {node.token for node in offer(source, rounds.request("head", prefix_of(9))).nodes}
