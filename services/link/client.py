@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 from contracts.errors import DeadlineExceeded, Unavailable
 from protos.draftproof.v1.errors_pb2 import ErrorInfo
@@ -22,8 +23,7 @@ class _Connection(asyncio.Protocol):
         self._splitter = Splitter()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         for kind, call_id, payload in self._splitter.feed(data):

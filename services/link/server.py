@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, cast
 
 from contracts.errors import FailedPrecondition
 from services.link.frames import Kind, Splitter, frame
@@ -29,8 +29,7 @@ class _Connection(asyncio.Protocol):
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         for kind, call_id, payload in self._splitter.feed(data):

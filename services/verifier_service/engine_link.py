@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
 
 from contracts.errors import Unavailable
 from protos.draftproof.v1.errors_pb2 import ErrorInfo
@@ -34,8 +35,7 @@ class EngineLink(asyncio.Protocol):
         self._last_id = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         for kind, call_id, payload in self._splitter.feed(data):
