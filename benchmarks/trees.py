@@ -3,9 +3,10 @@
     python -m benchmarks.trees [--quick] [--json FILE] [--draft-model DIR] [--source NAME] [--nodes 4,8]
 
 The drafter is calibrated on GSM8K's training questions and measured on Spec-Bench prompts, over the stack in one process,
-the ways interleaved prompt by prompt. The DP tree of n candidates is the best over all depths by predicted time a token; a
-chain is n deep; the Cartesian tree is binary, cut to n. Without `--draft-model` the drafter is the target with layers left
-out (benchmarks/trees_draft.py), which no tree makes faster than plain rounds: ratios between trees are the figures then.
+the ways interleaved prompt by prompt. Of n candidates each: `dp` is the best tree over all depths by predicted time a token,
+`dp_tokens` by expected tokens a round, whatever drafting costs; `chain` is n deep; `cartesian` is binary, cut to n;
+`by_value` is EAGLE-2's, as deep as `dp`. Without `--draft-model` the drafter is the target with layers left out
+(benchmarks/trees_draft.py), which no tree makes faster than plain rounds: ratios between trees are the figures then.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from proposer.source import Source
 from proposer.topology.acceptance import expected_tokens
 from proposer.topology.calibrated import comb, plan_of
 from proposer.topology.cartesian import cartesian
+from proposer.topology.counting import with_root, without_root
 from proposer.topology.plan import CalibratedTree, FixedTree, GrownByValue, TreePlan
+from proposer.topology.sequoia import best_shape
 from services.calibration.compare import PLAIN, Result, Way, best_of_size, compare
 from services.calibration.drafts import Drafts
 from services.calibration.measure import CONTEXT, Measuring, measure
@@ -45,7 +48,7 @@ from services.text import CheckpointTokenizer
 
 Figures = dict[str, float | int | str | bool]
 Make = Callable[[TreePlan | GrownByValue, str], Source]
-FAMILIES = ("dp", "chain", "cartesian", "by_value")
+FAMILIES = ("dp", "dp_tokens", "chain", "cartesian", "by_value")
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,13 @@ def shapes_of(plan: CalibratedTree, nodes: int) -> tuple[dict[str, TreeShape], i
     if found is None:
         raise SystemExit(f"no tree of {nodes} candidates within {plan.depth} levels of {RANKS}")
     dp, _ = found
-    return {"dp": dp, "chain": chain(nodes), "cartesian": cartesian((2,), nodes=nodes, depth=nodes)}, dp.max_depth
+    shapes = {
+        "dp": dp,
+        "dp_tokens": best_shape(plan.acceptance, with_root(nodes), min(plan.depth, nodes)),
+        "chain": chain(nodes),
+        "cartesian": cartesian((2,), nodes=nodes, depth=nodes),
+    }
+    return shapes, dp.max_depth
 
 
 class Benchmark:
@@ -139,7 +148,7 @@ class Benchmark:
         self.figures |= {
             f"{at}_acceptance_first": float(plan.acceptance[0, 0]),
             f"{at}_draft_level_over_step": plan.costs.draft_us / plan.costs.target.at(1),
-            f"{at}_chosen_nodes": choice.nodes - 1,
+            f"{at}_chosen_nodes": without_root(choice.nodes),
             f"{at}_chosen_depth": choice.depth,
             f"{at}_chosen_expected_speedup": choice.speedup,
         }
@@ -195,9 +204,12 @@ class Benchmark:
             self.figures[f"{prefix}_{family}_speedup_high"] = high
             if (shape := shapes.get(name)) is not None:
                 g = expected_tokens(shape, plan.acceptance)
+                self.figures[f"{prefix}_{family}_shape"] = " ".join("".join(map(str, path)) for path in shape.paths)
                 self.figures[f"{prefix}_{family}_depth"] = shape.max_depth
                 self.figures[f"{prefix}_{family}_tokens_per_round_expected"] = g
-                self.figures[f"{prefix}_{family}_speedup_expected"] = plan.costs.speedup(g, nodes + 1, shape.max_depth)
+                self.figures[f"{prefix}_{family}_speedup_expected"] = plan.costs.speedup(
+                    g, with_root(nodes), shape.max_depth
+                )
         rivals = []
         for family in ("chain", "cartesian"):
             ratio, low, high = ratio_of_totals(results[f"dp_{nodes}"].pairs, results[f"{family}_{nodes}"].pairs)
@@ -206,6 +218,9 @@ class Benchmark:
             self.figures[f"{prefix}_dp_over_{family}_high"] = high
             rivals.append(ratio)
         self.figures[f"{prefix}_dp_over_best_rival"] = min(rivals)
+        best_rival = max(results[f"{family}_{nodes}"].tokens_per_round for family in ("chain", "cartesian"))
+        most = results[f"dp_tokens_{nodes}"].tokens_per_round
+        self.figures[f"{prefix}_dp_tokens_over_best_rival_tokens"] = most / best_rival
 
     def _identity(self, at: str, results: Mapping[str, Result]) -> None:
         """How many texts equal the plain ones: greedy and membership promise all, up to the backend's row invariance."""
@@ -223,16 +238,18 @@ def main() -> None:
     )
     parser.add_argument("--source", default="draft_model", choices=sorted(SOURCES))
     parser.add_argument("--nodes", default="", help="sizes, separated by commas")
-    parser.add_argument("--prompts", type=int, default=0)
+    parser.add_argument("--prompts", type=int, default=0, help="Spec-Bench prompts")
+    parser.add_argument("--calibrated", type=int, default=0, help="GSM8K training questions")
+    parser.add_argument("--max-tokens", type=int, default=0)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--cache", type=Path, default=Path(".cache"))
     parser.add_argument("--charts", type=Path, default=Path("out/trees"))
     given = parser.parse_args()
     plan = QUICK if given.quick else FULL
     plan = Plan(
-        plan.calibrated,
+        given.calibrated or plan.calibrated,
         given.prompts or plan.prompts,
-        plan.max_tokens,
+        given.max_tokens or plan.max_tokens,
         plan.repeats,
         tuple(int(n) for n in given.nodes.split(",")) if given.nodes else plan.nodes,
         plan.temperatures,

@@ -48,7 +48,8 @@ def sampler_of(policy: SamplingPolicy) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Calibration:
-    """target: where it was measured. source, source_version: what proposed; relation, verifier: under which pair.
+    """target: where it was measured. source, source_version: what proposed, measuring tree included; drafter: digest of what
+    proposed whatever the tree, "" where that is not known. relation, verifier: under which pair.
 
     sampler: `sampler_of` the policy; temperatures: lowest and highest it holds for. prompts: names of the files;
     prompts_digest: SHA-256 over the prompts' tokens; prompt_count: of them used. made_on: ISO date. code: version of this
@@ -62,6 +63,7 @@ class Calibration:
     target: TargetIdentity
     source: str
     source_version: str
+    drafter: str
     relation: str
     verifier: str
     sampler: Mapping[str, Any]
@@ -116,13 +118,20 @@ class Calibration:
         """The file: canonical JSON of the calibration and its hash, one line."""
         return canonical_bytes({"calibration": self.to_json(), "sha256": self.hash}) + b"\n"
 
-    def mismatches(self, target: TargetIdentity, policy: SamplingPolicy) -> tuple[tuple[str, str], ...]:
-        """(field, what differs) for everything that makes this calibration another one's; empty where it holds."""
+    def mismatches(
+        self, target: TargetIdentity, policy: SamplingPolicy, verifier: str = ""
+    ) -> tuple[tuple[str, str], ...]:
+        """(field, what differs) for all of a session that makes this calibration another one's; empty where it holds.
+
+        verifier: "" where it is not known.
+        """
         found = []
         for name in TARGET_FIELDS:
             mine, theirs = getattr(self.target, name), getattr(target, name)
             if mine != theirs:
                 found.append((f"calibration.target.{name}", f"made for {_short(mine)}, this is {_short(theirs)}"))
+        if verifier and self.verifier != verifier:
+            found.append(("calibration.verifier", f"made for {self.verifier!r}, this is {verifier!r}"))
         low, high = self.temperatures
         if not low <= policy.temperature <= high:
             message = f"made for [{low}, {high}], this is {policy.temperature}"
@@ -150,11 +159,21 @@ class CalibrationUse:
         """What a source's version carries into the manifest: the hash, and whether it was forced."""
         return f"{'forced-' if self.forced else ''}calibration:{self.calibration.hash}"
 
-    def check(self, target: TargetIdentity, policy: SamplingPolicy) -> None:
-        """Raises FailedPrecondition naming the first field that does not fit, unless forced."""
+    def check(self, target: TargetIdentity, policy: SamplingPolicy, verifier: str = "") -> None:
+        """Raises FailedPrecondition naming the first field of a session that does not fit, unless forced."""
         if not self.forced:
-            for name, message in self.calibration.mismatches(target, policy):
+            for name, message in self.calibration.mismatches(target, policy, verifier):
                 raise FailedPrecondition(name, f"{message}; calibrate here, or force it")
+
+    def check_source(self, drafter: str, relation: str) -> None:
+        """The same for the source that wants to use it, once, when it is built."""
+        made = self.calibration
+        if not self.forced and made.drafter and made.drafter != drafter:
+            message = f"made for {_short(made.drafter)}, this is {_short(drafter)}"
+            raise FailedPrecondition("calibration.drafter", f"{message}; calibrate here, or force it")
+        if not self.forced and made.relation != relation:
+            message = f"made for {made.relation!r}, this is {relation!r}"
+            raise FailedPrecondition("calibration.relation", f"{message}; calibrate here, or force it")
 
 
 def calibration_from_bytes(data: bytes) -> Calibration:

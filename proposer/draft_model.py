@@ -96,7 +96,8 @@ class DraftModel:
     """The source `draft_model`: one backend of its own, one KV slot a session, allocated at the session's first round.
 
     tokenizer_digest: of the draft's tokenizer; admission compares it with the target's. eos_ids: banned in drafts as long
-    as the request's min_tokens ban them in the target.
+    as the request's min_tokens ban them in the target. Raises FailedPrecondition for a tree calibrated on another draft or
+    relation and not forced.
     """
 
     runs_inline = False
@@ -113,6 +114,7 @@ class DraftModel:
         self._backend = backend
         self._settings = settings or DraftModelSettings()
         self._eos_ids = tuple(eos_ids)
+        self._settings.tree.check_source(backend.info.checkpoint_digest, self._settings.relation)
         with_law = self._settings.relation in WITH_LAW
         shape = {
             "relation": self._settings.relation,
@@ -162,7 +164,7 @@ class DraftModel:
         asked = (request.manifest.hash, request.node_budget, request.max_depth)
         if session.last is not None and session.last[0] == asked:
             return session.last[1]
-        self._settings.tree.check(session.manifest.target, request.policy)
+        self._settings.tree.check(session.manifest.target, request.policy, session.manifest.verifier)
         budget = min(request.node_budget, self._settings.max_nodes)
         # A node is offered one position beyond the last row run, hence one more than the context still holds.
         depth = min(request.max_depth, self._backend.info.context_length - len(request.prefix) + 1)

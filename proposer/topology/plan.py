@@ -37,8 +37,12 @@ class TreePlan(Protocol):
         """What sources of this plan declare."""
         ...
 
-    def check(self, target: TargetIdentity, policy: SamplingPolicy) -> None:
-        """Raises FailedPrecondition where the plan was made for another target, sampler or hardware."""
+    def check(self, target: TargetIdentity, policy: SamplingPolicy, verifier: str = "") -> None:
+        """Raises FailedPrecondition where the plan was made for another target, sampler, verifier or hardware."""
+        ...
+
+    def check_source(self, drafter: str, relation: str) -> None:
+        """Raises FailedPrecondition where the plan was made for another drafter (a digest) or relation."""
         ...
 
     @property
@@ -56,7 +60,10 @@ class _HoldsAnywhere:
     def label(self) -> str:
         return ""
 
-    def check(self, target: TargetIdentity, policy: SamplingPolicy) -> None:
+    def check(self, target: TargetIdentity, policy: SamplingPolicy, verifier: str = "") -> None:
+        """Nothing to check."""
+
+    def check_source(self, drafter: str, relation: str) -> None:
         """Nothing to check."""
 
 
@@ -151,10 +158,15 @@ class CalibratedTree:
     def label(self) -> str:
         return self.calibration.label if self.calibration else ""
 
-    def check(self, target: TargetIdentity, policy: SamplingPolicy) -> None:
-        """Raises FailedPrecondition unless the calibration holds here or was forced."""
+    def check(self, target: TargetIdentity, policy: SamplingPolicy, verifier: str = "") -> None:
+        """Raises FailedPrecondition unless the calibration holds for the session or was forced."""
         if self.calibration is not None:
-            self.calibration.check(target, policy)
+            self.calibration.check(target, policy, verifier)
+
+    def check_source(self, drafter: str, relation: str) -> None:
+        """Raises FailedPrecondition unless the calibration is the source's own or was forced."""
+        if self.calibration is not None:
+            self.calibration.check_source(drafter, relation)
 
     def to_json(self) -> Mapping[str, Any]:
         return {

@@ -28,6 +28,11 @@ class Drafts:
             threads=settings.draft_threads or len(os.sched_getaffinity(0)),
         )
 
+    @property
+    def digest(self) -> str:
+        """Digest of the draft's weights: what calibrations call the drafter."""
+        return self._backend.info.checkpoint_digest
+
     def source(
         self, relation: SamplingRelation, tree: TreePlan | GrownByValue, *, name: str = "draft_model"
     ) -> DraftModel:

@@ -24,7 +24,8 @@ CONTEXT = 256
 class Measuring:
     """source: whose candidates are counted. depths, ranks: size of the tables. policy: seeds and lengths included.
 
-    verifier: "" takes the default of the policy. node_budget: of each round. prompts: names of the files. made_on: ISO date.
+    verifier: "" takes the default of the policy. node_budget: of each round. drafter: digest of what drafts, whatever the
+    tree; "" where it is not known. prompts: names of the files. made_on: ISO date.
     """
 
     source: str
@@ -33,6 +34,7 @@ class Measuring:
     policy: SamplingPolicy
     verifier: str = ""
     node_budget: int = 64
+    drafter: str = ""
     prompts: tuple[str, ...] = ()
     made_on: str = ""
 
@@ -93,6 +95,7 @@ async def measure(
         target=target,
         source=name,
         source_version=described[name].version,
+        drafter=measuring.drafter,
         relation=str(described[name].relation),
         verifier=verifier,
         sampler=sampler_of(policy),

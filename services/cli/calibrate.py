@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,8 @@ import typer
 
 from contracts.errors import InvalidArgument
 from services.settings import AllSettings, load
+
+DRAFT_MODEL = "draft_model"
 
 if TYPE_CHECKING:
     from contracts.calibration import Calibration
@@ -25,7 +28,9 @@ def calibrate(
         list[Path], typer.Option("--prompts", help="JSON lines with a `question` each, or documentation. Repeatable.")
     ],
     draft_model: Annotated[str, typer.Option(help="Calibrate this draft model, named as DRAFTPROOF_MODEL is.")] = "",
-    source: Annotated[str, typer.Option(help="Calibrate this source of the settings instead.")] = "draft_model",
+    source: Annotated[
+        str, typer.Option(help="Calibrate this source of the settings instead, tree and all.")
+    ] = DRAFT_MODEL,
     relation: Annotated[str, typer.Option(help="beam, shared_noise, without_replacement or independent.")] = "beam",
     verifier: Annotated[str, typer.Option(help="Default: by temperature.")] = "",
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -105,7 +110,8 @@ def _run(
     checkpoint = fetch_model(settings.model, settings.models_dir)
     tokenizer = CheckpointTokenizer(checkpoint)
     encoded = [tokenizer.encode_chat(messages) for messages in read.messages]
-    drafts = Drafts(settings) if settings.draft_model else None
+    drafts = Drafts(settings) if settings.draft_model and measuring.source == DRAFT_MODEL else None
+    measuring = replace(measuring, drafter=drafts.digest if drafts is not None else "")
     with progress_bars() as bars:
         passes = bars.add_task("t(n)", total=16)
         target = load_target(settings)

@@ -109,3 +109,18 @@ def test_a_range_of_temperatures_holds_within_it() -> None:
     assert [name for name, _ in made.mismatches(TARGET, replace(SAMPLED, temperature=0.5))] == [
         "calibration.temperatures"
     ]
+
+
+def test_another_verifier_drafter_or_relation_is_refused_unless_forced() -> None:
+    use = CalibrationUse(calibration(drafter="d" * 64))
+    with pytest.raises(FailedPrecondition, match="verifier"):
+        use.check(TARGET, GREEDY, "membership")
+    with pytest.raises(FailedPrecondition, match="drafter"):
+        use.check_source("e" * 64, "beam")
+    with pytest.raises(FailedPrecondition, match="relation"):
+        use.check_source("d" * 64, "independent")
+    use.check(TARGET, GREEDY, "greedy")
+    use.check_source("d" * 64, "beam")
+    forced = replace(use, forced=True)
+    forced.check(TARGET, GREEDY, "membership")
+    forced.check_source("e" * 64, "independent")

@@ -145,3 +145,14 @@ def test_growth_by_value_keeps_budget_and_depth(backend: Backend) -> None:
         proposal = asked(source, rounds.request("draft_model", PROMPT, node_budget=nodes, max_depth=depth))
         assert 0 < len(proposal.nodes) <= nodes
         assert max(node.depth for node in proposal.nodes) <= depth
+
+
+def test_a_tree_calibrated_on_another_draft_or_relation_is_refused_when_the_source_is_built(backend: Backend) -> None:
+    foreign = CalibrationUse(calibration(drafter="d" * 64))
+    with pytest.raises(FailedPrecondition, match=r"calibration\.drafter"):
+        DraftModel(backend, DraftModelSettings(SamplingRelation.BEAM, plan_of(foreign)))
+    own = CalibrationUse(calibration(drafter=backend.info.checkpoint_digest))
+    with pytest.raises(FailedPrecondition, match=r"calibration\.relation"):
+        DraftModel(backend, DraftModelSettings(SamplingRelation.INDEPENDENT, plan_of(own)))
+    DraftModel(backend, DraftModelSettings(SamplingRelation.BEAM, plan_of(own)))
+    DraftModel(backend, DraftModelSettings(SamplingRelation.BEAM, plan_of(replace(foreign, forced=True))))

@@ -18,6 +18,7 @@ def calibration(**changes: Any) -> Calibration:
         target=TARGET,
         source="draft_model",
         source_version="v" * 64,
+        drafter="",
         relation="beam",
         verifier="greedy",
         sampler=sampler_of(GREEDY),
