@@ -208,10 +208,9 @@ class Library:
 
     def _restore(self) -> None:
         """The store is away and nothing is loaded: what was served last, as far as it lies on this disk."""
-        remembered = self._copy.aliases()
-        for alias in remembered.values():
-            if self._only is None or alias.index in self._only:
-                self._follow(alias, self._copy)
+        self._wanted = {n: a for n, a in self._copy.aliases().items() if self._only is None or n in self._only}
+        for alias in self._wanted.values():
+            self._follow(alias, self._copy)
         self._from_copy = bool(self._shelves)
 
     def _save(self) -> None:

@@ -10,13 +10,18 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from contracts.errors import InvalidArgument
+from contracts.errors import InvalidArgument, Unavailable
 from retriever.build import Recipe, build
+from retriever.compaction import compact
 from retriever.exclusion import NGRAM, exclusion_of
+from retriever.library import Library
+from retriever.live import LiveLibrary
 from retriever.publish import activate, publish
+from retriever.redis_store import RedisStore
 from retriever.sources import Kind, Source, plan_units, unit_bytes_for
 from retriever.store import Alias, ReleaseStore
 from retriever.unit_result import BuildReport
+from services.retriever_service.live_policies import parse_policies
 from services.text import CheckpointTokenizer
 
 CONTEXT_LENGTH = 64
@@ -155,3 +160,21 @@ def recipe_for(checkpoint: Path, licence: str, tenants: Sequence[str] = ()) -> t
         tenants=tuple(sorted(set(tenants))),
     )
     return recipe, tokenizer
+
+
+def compact_index(store: RedisStore, index: str, tenant: str, directory: Path, *, policies: str) -> tuple[Alias, int]:
+    """Folds the newest live generation into a new release; what the index points to now, and the generation.
+
+    directory: cache of segments. policies: the retrievers' DRAFTPROOF_LIVE_POLICIES. Raises what `retriever.compaction`
+    and the store raise, NotFound for an index that the tenant cannot see.
+    """
+    library = Library(store, directory, indexes=[index], local_name="compacting")
+    library.poll()
+    status = library.status()
+    if not status.store_connected:
+        raise Unavailable("redis", status.store_error)
+    base = library.current(index, tenant)
+    live = LiveLibrary(store, parse_policies(policies), library.tokenizers)
+    live.poll()
+    generation = live.generation(index, tenant, tokenizer=base.release.manifest.tokenizer_sha256)
+    return compact(store, live, index, tenant, base, generation), generation

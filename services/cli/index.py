@@ -11,6 +11,7 @@ import typer
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
+from contracts.errors import NotFound
 from retriever.redis_store import RedisStore
 from services.settings import AllSettings, load
 
@@ -24,12 +25,15 @@ app = typer.Typer(
 @contextmanager
 def _store() -> Iterator[tuple[AllSettings, RedisStore]]:
     settings = load(AllSettings)
-    url = settings.redis_url or f"redis://127.0.0.1:{settings.redis_port}/0"
-    store = RedisStore(url, namespace=settings.redis_namespace)
+    store = RedisStore(_url(settings), namespace=settings.redis_namespace)
     try:
         yield settings, store
     finally:
         store.close()
+
+
+def _url(settings: AllSettings) -> str:
+    return settings.redis_url or f"redis://127.0.0.1:{settings.redis_port}/0"
 
 
 class StepBars:
@@ -49,24 +53,36 @@ class StepBars:
 def build(
     name: Annotated[str, typer.Argument(help="Name of the index.")],
     paths: Annotated[list[Path], typer.Argument(help="Files and directories of documents.")],
-    kind: Annotated[str, typer.Option(help="text, jsonl, parquet or arrow.")] = "text",
+    kind: Annotated[str, typer.Option(help="text, jsonl, parquet or arrow (a saved Hugging Face data set).")] = "text",
     field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
     licence: Annotated[str, typer.Option(help="Under which terms the documents are used.")] = "unstated",
     exclude: Annotated[
         list[Path] | None, typer.Option(help="Texts that must not be indexed (JSON lines or text).")
     ] = None,
+    ngram: Annotated[
+        int, typer.Option(help="Drop documents that share so many consecutive words with an excluded text.")
+    ] = 13,
+    tenant: Annotated[list[str] | None, typer.Option(help="Who may see the index; default: everybody.")] = None,
+    ray: Annotated[
+        str,
+        typer.Option(help="Build on a Ray cluster: local, auto or host:port. Paths and Redis as its nodes see them."),
+    ] = "",
 ) -> None:
     """Build an index for the model's tokenizer, publish it, and point its name at it; retrievers follow at once.
+
+    A build that was cut off goes on where it stopped. On Ray the same release comes out, byte for byte.
 
     Examples:
 
       draftproof index build code ~/src --licence Apache-2.0
 
       draftproof index build notes notes.jsonl --kind jsonl --field body --exclude evaluation.jsonl
+
+      draftproof index build crawl /mnt/crawl --kind parquet --ray 10.0.0.1:6379
     """
     from retriever.sources import Kind, Source
     from services.cli.console import fetch_model, out, progress_bars
-    from services.indexing import build_index, read_excluded
+    from services.indexing import OnRay, build_index, read_excluded
 
     try:
         chosen = Kind(kind)
@@ -78,30 +94,68 @@ def build(
             built = build_index(
                 store,
                 name,
-                [Source(path, chosen, field) for path in paths],
+                [Source(path.resolve(), chosen, field) for path in paths],
                 checkpoint,
                 settings.cache_dir / "build",
                 licence=licence,
                 excluded=[text for path in exclude or () for text in read_excluded(path)],
+                ngram=ngram,
+                tenants=tenant or (),
+                on_ray=OnRay(ray, _url(settings), settings.redis_namespace) if ray else None,
                 progress=StepBars(bars, name),
             )
     report = built.report
     out.print(
         f"{name} version {built.alias.version}: release {built.alias.release_id[:16]}, {report.documents} documents, "
-        f"{report.release.tokens} tokens; left out: {report.excluded_exact + report.excluded_overlap} excluded, "
-        f"{report.unreadable} unreadable"
+        f"{report.release.tokens} tokens in {len(report.release.segments)} segments ({report.reused} built before)"
+    )
+    out.print(
+        f"left out: {report.excluded_exact} repeat an excluded text, {report.excluded_overlap} overlap with one, "
+        f"{report.unreadable} are not UTF-8; exclusion {report.release.manifest.exclusion_sha256[:16] or 'none'}"
     )
 
 
 @app.command("list")
 def list_() -> None:
-    """Show every index: its version, its release and how many releases it can go back."""
+    """Show every index: its version, its release, its size, who may see it, and how many releases it can go back.
+
+    Example: draftproof index list
+    """
+    from retriever.release import release_from_bytes
     from services.cli.console import out
 
-    table = Table("index", "version", "release", "earlier")
+    table = Table("index", "version", "release", "tokens", "segments", "licence", "tenants", "earlier")
     with _store() as (_, store):
         for name, alias in store.aliases().items():
-            table.add_row(name, str(alias.version), alias.release_id[:16], str(len(store.history(name)) - 1))
+            release = release_from_bytes(store.get_release(alias.release_id), alias.release_id)
+            table.add_row(
+                name,
+                str(alias.version),
+                alias.release_id[:16],
+                str(release.tokens),
+                str(len(release.segments)),
+                release.manifest.licence_policy,
+                ", ".join(release.manifest.tenants) or "all",
+                str(len(store.history(name)) - 1),
+            )
+    out.print(table)
+
+
+@app.command()
+def history(name: Annotated[str, typer.Argument(help="Name of the index.")]) -> None:
+    """Show what an index pointed to, newest first; `steps` is what `rollback` takes.
+
+    Example: draftproof index history code
+    """
+    from services.cli.console import out
+
+    table = Table("steps", "version", "release")
+    with _store() as (_, store):
+        changes = store.history(name)
+        if not changes:
+            raise NotFound("index", f"the store has no index {name!r}")
+        for steps, alias in enumerate(changes):
+            table.add_row(str(steps), str(alias.version), alias.release_id)
     out.print(table)
 
 
@@ -123,11 +177,33 @@ def rollback(
 
 
 @app.command()
+def compact(
+    name: Annotated[str, typer.Argument(help="Name of the index.")],
+    tenant: Annotated[str, typer.Option(help="Whose live outputs; any of those who share them.")] = "",
+) -> None:
+    """Fold an index's live outputs into a new release and take them out of the stream.
+
+    DRAFTPROOF_LIVE_POLICIES must be that of the retrievers. A release that strangers may see takes no live outputs: build
+    the index with --tenant first.
+
+    Example: draftproof index compact code --tenant alice
+    """
+    from services.cli.console import out
+    from services.indexing import compact_index
+
+    with _store() as (settings, store):
+        alias, generation = compact_index(store, name, tenant, settings.segments_dir, policies=settings.live_policies)
+    out.print(f"{name} version {alias.version}: release {alias.release_id[:16]} holds live generation {generation}")
+
+
+@app.command()
 def gc(
     keep: Annotated[int, typer.Option(help="Releases of each index to keep, the present one included.")] = 3,
     grace_minutes: Annotated[int, typer.Option(help="Keep what was touched within this time.")] = 60,
 ) -> None:
-    """Delete releases and segments that no index needs any more.
+    """Delete releases and segments that no index needs any more, leftovers of publications that died among them.
+
+    It is safe beside running publications. A release beyond --keep can no longer be rolled back to.
 
     Example: draftproof index gc --keep 2
     """

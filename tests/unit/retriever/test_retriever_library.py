@@ -11,6 +11,7 @@ from contracts.errors import FailedPrecondition, InvalidArgument, NotFound, Unav
 from retriever.corpus import Corpus
 from retriever.library import Library
 from retriever.memory_store import MemoryStore
+from retriever.placement import Share
 from retriever.publish import rollback
 from retriever.release import Binding
 from retriever.retriever import Retriever
@@ -204,3 +205,74 @@ def test_a_second_library_finds_the_segments_on_disk(tmp_path: Path) -> None:
     again = Library(store, tmp_path)
     again.poll()
     assert again.current("py").release_id == release_id
+
+
+def test_a_start_without_the_store_serves_what_this_disk_holds(tmp_path: Path) -> None:
+    store = BrokenAtWill()
+    release_id = put_up(store, "py", [TRACE])
+    put_up(store, "docs", [[1, 2]])
+    Library(store, tmp_path).poll()
+    store.broken = True
+    library = Library(store, tmp_path)
+    library.poll()
+    status = library.status()
+    assert (status.store_connected, status.from_local_copy) == (False, True)
+    assert library.visible_indexes().keys() == {"py", "docs"}
+    assert library.acquire("py", release_id).segments.retrieve([4, 5, 6], LIMITS).match_count == 2
+    only = Library(store, tmp_path, indexes=["docs"])
+    only.poll()
+    assert only.visible_indexes().keys() == {"docs"}
+    store.broken = False
+    new = put_up(store, "py", [[0, 1]])
+    library.poll()
+    assert library.current("py").release_id == new
+    assert not library.status().from_local_copy
+
+
+def test_a_start_without_the_store_and_without_its_segment_serves_nothing_until_the_store_is_back(
+    tmp_path: Path,
+) -> None:
+    store = BrokenAtWill()
+    release_id = put_up(store, "py", [TRACE])
+    Library(store, tmp_path).poll()
+    (segment,) = tmp_path.glob("*.segment")
+    segment.unlink()
+    store.broken = True
+    library = Library(store, tmp_path)
+    library.poll()
+    assert "is not in the local cache" in library.status().indexes["py"].error
+    with pytest.raises(NotFound, match="index"):
+        library.current("py")
+    store.broken = False
+    library.poll()
+    assert library.current("py").release_id == release_id
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"py": 1}', '{"py": {"version": 1}}', '{"py": {"version": 1, "release": "{}"}}']
+)
+def test_a_damaged_local_copy_is_no_copy(tmp_path: Path, content: str) -> None:
+    store = BrokenAtWill()
+    release_id = put_up(store, "py", [TRACE])
+    Library(store, tmp_path).poll()
+    (tmp_path / "serving.json").write_text(content)
+    store.broken = True
+    library = Library(store, tmp_path)
+    library.poll()
+    assert not library.visible_indexes()
+    store.broken = False
+    library.poll()
+    assert library.current("py").release_id == release_id
+
+
+def test_a_group_fetches_its_own_segments_only(tmp_path: Path) -> None:
+    store = MemoryStore()
+    put_up(store, "py", *[[[n, n + 1]] for n in range(12)])
+    held = []
+    for group in ("a", "b"):
+        library = Library(store, tmp_path / group, share=Share(group, ("a", "b")))
+        library.poll()
+        assert len(list((tmp_path / group).glob("*.segment"))) == len(library.current("py").held)
+        held.append({entry.digest for entry in library.current("py").held})
+    assert len(held[0]) + len(held[1]) == 12
+    assert not held[0] & held[1]
