@@ -45,6 +45,9 @@ def sha256_hex(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+_text = json.encoder.encode_basestring
+
+
 class _Sealed(ABC):
     """Canonical bytes and hash of a frozen record; both are computed once."""
 
@@ -147,3 +150,15 @@ class RoundManifest(_Sealed):
             "source_generations": dict(self.source_generations),
             "live_generation": self.live_generation,
         }
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """The canonical bytes of `to_json`, written out: a round makes them at each of its services."""
+        generations = ",".join(f"{_text(name)}:{n}" for name, n in sorted(self.source_generations.items()))
+        plan = ",".join(f"[{_text(share.source)},{share.node_budget},{share.max_depth}]" for share in self.plan)
+        return (
+            f'{{"frontier":{_text(self.frontier)},"live_generation":{self.live_generation},'
+            f'"manifest":{_text(self.manifest_hash)},"plan":[{plan}],"prefix_len":{self.prefix_len},'
+            f'"round":{self.round_id},"session":{_text(self.session_id)},"source_generations":{{{generations}}},'
+            f'"target_generation":{self.target_generation}}}'
+        ).encode()

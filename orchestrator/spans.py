@@ -29,6 +29,8 @@ class Spans:
     def __init__(self, tracer: Tracer, request: GenerateRequest) -> None:
         self._tracer = tracer
         self.root: Span = tracer.start_span(names.SPAN_GENERATE)
+        # Without a tracer and without a caller's trace there is nothing to record and no context to pass on.
+        self._traced = self.root.get_span_context().is_valid
         self._context = trace.set_span_in_context(self.root, otel_context.get_current())
         if self.root.is_recording():
             self.root.set_attributes({names.REQUEST_ID: request.request_id, names.TENANT: request.tenant})
@@ -41,11 +43,17 @@ class Spans:
 
     @contextmanager
     def round(self) -> Iterator[Span]:
+        if not self._traced:
+            yield trace.INVALID_SPAN
+            return
         with self._tracer.start_as_current_span(names.SPAN_ROUND, context=self._context) as span:
             yield span
 
     @contextmanager
     def offer(self, source: str, *, retrieves: bool) -> Iterator[Span]:
+        if not self._traced:
+            yield trace.INVALID_SPAN
+            return
         name = f"{names.SPAN_RETRIEVE if retrieves else names.SPAN_PROPOSE}/{source}"
         with self._tracer.start_as_current_span(name, record_exception=False) as span:
             span.set_attribute(names.SOURCE, source)
@@ -53,11 +61,17 @@ class Spans:
 
     @contextmanager
     def pack(self) -> Iterator[Span]:
+        if not self._traced:
+            yield trace.INVALID_SPAN
+            return
         with self._tracer.start_as_current_span(names.SPAN_PACK) as span:
             yield span
 
     @contextmanager
     def verify(self) -> Iterator[Span]:
+        if not self._traced:
+            yield trace.INVALID_SPAN
+            return
         with self._tracer.start_as_current_span(names.SPAN_VERIFY) as span:
             yield span
 

@@ -81,10 +81,9 @@ class VerifierSettings(ModelSettings):
     prefill_chunk: int = Field(256, ge=1, description="prompt rows a single pass may take")
 
 
-class ProposerSettings(ModelSettings):
-    """The proposer service."""
+class LookupSettings(ModelSettings):
+    """Prompt lookup, wherever it is hosted."""
 
-    proposer_port: int = Field(7603, ge=0, le=65535, description="port of the proposer service; 0: any free one")
     lookup_rule: Literal["latest", "earliest"] = Field(
         "latest", description="which occurrence prompt lookup copies from"
     )
@@ -97,6 +96,12 @@ class ProposerSettings(ModelSettings):
         2, ge=0, le=64, description="most tokens that prompt lookup copies per matched token; 0: no such limit"
     )
     lookup_branches: int = Field(1, ge=1, le=16, description="continuations that prompt lookup offers")
+
+
+class ProposerSettings(LookupSettings):
+    """The proposer service."""
+
+    proposer_port: int = Field(7603, ge=0, le=65535, description="port of the proposer service; 0: any free one")
     draft_model: str = Field("", description="a draft model, named as `model` is; empty: none")
     draft_dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the draft model's weights")
     draft_threads: int = Field(0, ge=0, description="threads of a draft pass; 0: one per core")
@@ -137,7 +142,7 @@ class RetrieverSettings(ProcessSettings):
         return self.cache_dir / "segments"
 
 
-class OrchestratorServiceSettings(ModelSettings):
+class OrchestratorServiceSettings(LookupSettings):
     """The orchestrator service."""
 
     orchestrator_port: int = Field(7601, ge=0, le=65535, description="port of the Generate service; 0: any free one")
@@ -149,6 +154,10 @@ class OrchestratorServiceSettings(ModelSettings):
     )
     default_sources: str = Field(
         "prompt_lookup,retrieval", description="sources of a request that names none, separated by commas"
+    )
+    inline_sources: Literal["", "prompt_lookup"] = Field(
+        "prompt_lookup",
+        description="light sources that the orchestrator hosts itself, since a call costs more than they do; empty: none",
     )
     default_index: str = Field("", description="index of a request that names none; empty: the only one served")
     node_budget: int = Field(24, ge=0, description="candidates a round, where a request does not say")

@@ -6,9 +6,12 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from contracts.ports import ProposerPort
 from models.checkpoint import resolve
 from orchestrator.generate import Orchestrator
 from orchestrator.settings import OrchestratorSettings
+from proposer.host import SourceHost
+from proposer.local import LocalProposer
 from protos.draftproof.v1 import generate_pb2_grpc
 from services import loop, telemetry
 from services.clients.proposer import ProposerClient
@@ -16,6 +19,7 @@ from services.clients.retriever_groups import open_retriever
 from services.clients.verifier import VerifierClient
 from services.link.address import link_to
 from services.orchestrator_service.servicer import SERVICE, GenerateServicer
+from services.proposer_service.process import prompt_lookup
 from services.server import Listen, ServiceServer, until_told_to_stop
 from services.settings import OrchestratorServiceSettings, names_in
 from services.text import CheckpointTokenizer
@@ -46,7 +50,7 @@ async def connected(settings: OrchestratorServiceSettings) -> AsyncIterator[Orch
     verifier = VerifierClient(
         settings.verifier_endpoint, link=link_to(settings.links, "verifier", settings.verifier_endpoint)
     )
-    proposers = [
+    remote = [
         ProposerClient(endpoint, link=link_to(settings.links, "proposer", endpoint))
         for endpoint in (settings.proposer_endpoint,)
         if endpoint
@@ -54,8 +58,15 @@ async def connected(settings: OrchestratorServiceSettings) -> AsyncIterator[Orch
     retrievers = [open_retriever(settings.retriever_endpoint)] if settings.retriever_endpoint else []
     async with AsyncExitStack() as stack:
         stack.push_async_callback(verifier.close)
-        for proposer in proposers:
+        # The first port that offers a source is the one that is asked.
+        proposers: list[ProposerPort] = []
+        if settings.inline_sources:
+            inline = LocalProposer(SourceHost([prompt_lookup(settings)]))
+            stack.callback(inline.shutdown)
+            proposers.append(inline)
+        for proposer in remote:
             stack.push_async_callback(proposer.close)
+            proposers.append(proposer)
         for retriever in retrievers:
             stack.push_async_callback(retriever.close)
         orchestrator = Orchestrator(verifier, proposers, retrievers, tokenizer, orchestrator_settings(settings))

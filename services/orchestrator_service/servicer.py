@@ -14,6 +14,7 @@ from orchestrator.request import GenerateRequest
 from protos.draftproof.v1 import generate_pb2 as pb
 from protos.draftproof.v1 import generate_pb2_grpc
 from services import telemetry
+from services.ahead import ahead
 from services.status import answering
 from services.wire.generate import decode_request, encode_event
 
@@ -43,7 +44,7 @@ class GenerateServicer(generate_pb2_grpc.GenerateServiceServicer):
             if parent is not None:
                 # The handler runs in a context of its own, so nothing outlives it.
                 otel_context.attach(parent)
-            async with aclosing(self._orchestrator.generate(asked)) as events:  # type: ignore[type-var]
+            async with aclosing(ahead(self._orchestrator.generate(asked))) as events:
                 async for event in events:
                     yield encode_event(event)
 

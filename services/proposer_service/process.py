@@ -17,22 +17,28 @@ from services.link.server import LinkServer
 from services.proposer_service.servicer import SERVICE, ProposerServicer
 from services.proposer_service.stream import ProposeLink
 from services.server import Listen, ServiceServer, until_told_to_stop
-from services.settings import ProposerSettings
+from services.settings import LookupSettings, ProposerSettings
 
 _log = logging.getLogger(__name__)
 
 
+def prompt_lookup(settings: LookupSettings) -> PromptLookup:
+    """Prompt lookup as the settings say."""
+    return PromptLookup(
+        PromptLookupSettings(
+            rule=settings.lookup_rule,
+            continuation=settings.lookup_continuation,
+            min_ngram=settings.lookup_min_ngram,
+            max_ngram=settings.lookup_max_ngram,
+            branches=settings.lookup_branches,
+            spec_factor=settings.lookup_spec_factor,
+        )
+    )
+
+
 def build_proposer(settings: ProposerSettings) -> LocalProposer:
     """Prompt lookup, and the draft model where one is set (which imports torch)."""
-    lookup = PromptLookupSettings(
-        rule=settings.lookup_rule,
-        continuation=settings.lookup_continuation,
-        min_ngram=settings.lookup_min_ngram,
-        max_ngram=settings.lookup_max_ngram,
-        branches=settings.lookup_branches,
-        spec_factor=settings.lookup_spec_factor,
-    )
-    sources: list[Source] = [PromptLookup(lookup)]
+    sources: list[Source] = [prompt_lookup(settings)]
     if settings.draft_model:
         sources.append(_draft_model(settings))
     return LocalProposer(SourceHost(sources))
