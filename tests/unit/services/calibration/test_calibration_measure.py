@@ -90,7 +90,7 @@ async def test_a_measured_calibration_serves_the_stack_it_was_measured_on_and_th
         assert f"+calibration:{made.hash}".encode() in greedy.final.certificate.manifest
         sampled = SamplingPolicy(temperature=1.0, max_tokens=4, ignore_eos=True)
         refused = await stack.generate(PROMPTS[0], sampled, ("draft_model",))
-        assert "calibration.temperatures" in refused.final.certificate.failures["draft_model"]
+        assert "calibration.verifier" in refused.final.certificate.failures["draft_model"]
         assert refused.tokens == (await stack.generate(PROMPTS[0], sampled, ())).tokens
 
 
