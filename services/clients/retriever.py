@@ -1,8 +1,9 @@
-"""contracts.ports.RetrieverPort over gRPC: one Retrieve stream for all sessions, since queries are stateless."""
+"""contracts.ports.RetrieverPort over gRPC: one Retrieve stream for all sessions, since queries are stateless; or a link."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from protos.draftproof.v1 import retriever_pb2 as pb
@@ -13,19 +14,22 @@ from services import telemetry
 from services.clients.channel import call, open_channel
 from services.clients.session_stream import SessionStream
 from services.clients.timeouts import Timeouts
+from services.link.client import LinkClient
+from services.link.frames import Kind
 from services.status import error_of_info
 from services.wire.retriever import decode_index, decode_retrieval, encode_output, encode_query
 from services.wire.retriever_parts import decode_reply, encode_part
 
 
 class RetrieverClient:
-    """endpoint: host:port. Use `close` when done."""
+    """endpoint: host:port. link: a socket of the same service, used while it is up. Use `close` when done."""
 
-    def __init__(self, endpoint: str, timeouts: Timeouts | None = None) -> None:
+    def __init__(self, endpoint: str, timeouts: Timeouts | None = None, *, link: Path | None = None) -> None:
         self._timeouts = timeouts or Timeouts()
         self._channel = open_channel(endpoint)
         self._stub = retriever_pb2_grpc.RetrieverServiceStub(self._channel)
         self._stream: SessionStream[None] = SessionStream(lambda: self._stub.Retrieve(), lambda: None)
+        self._link = LinkClient(link) if link is not None else None
         self._parts: SessionStream[None] = SessionStream(lambda: self._stub.Part(), lambda: None)
 
     async def describe(self, tenant: str = "") -> Sequence[IndexDescription]:
@@ -35,10 +39,17 @@ class RetrieverClient:
 
     async def retrieve(self, query: RetrievalQuery) -> Retrieval:
         header = telemetry.traceparent()
-        answer: pb.RetrieveResponse = await self._stream.ask(
-            lambda call_id, _: encode_query(query, call_id=call_id, traceparent=header),
-            timeout_s=self._timeouts.retrieve_s,
-        )
+        answer: pb.RetrieveResponse
+        if self._link is not None and await self._link.up():
+            message = encode_query(query, call_id=0, traceparent=header)
+            answer = pb.RetrieveResponse.FromString(
+                await self._link.ask(Kind.RETRIEVE, message.SerializeToString(), timeout_s=self._timeouts.retrieve_s)
+            )
+        else:
+            answer = await self._stream.ask(
+                lambda call_id, _: encode_query(query, call_id=call_id, traceparent=header),
+                timeout_s=self._timeouts.retrieve_s,
+            )
         if answer.WhichOneof("outcome") == "error":
             raise error_of_info(answer.error)
         return decode_retrieval(answer.retrieval)
@@ -62,4 +73,6 @@ class RetrieverClient:
         """Ends the streams and the channel."""
         await self._stream.close()
         await self._parts.close()
+        if self._link is not None:
+            self._link.close()
         await self._channel.close()

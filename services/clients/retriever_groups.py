@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from contracts.errors import FailedPrecondition, InvalidArgument
@@ -17,6 +18,7 @@ from retriever.corpus import Corpus, corpus_of, limits_of
 from retriever.merging import Question, Reply, merged
 from retriever.trie import miss
 from services.clients.retriever import RetrieverClient
+from services.link.address import link_to
 
 
 class GroupPort(Protocol):
@@ -114,13 +116,13 @@ class GroupedRetriever:
             await group.close()
 
 
-def open_retriever(endpoints: str) -> RetrieverClient | GroupedRetriever:
-    """A client of host:port, or of several, separated by commas, that hold one release in groups.
+def open_retriever(endpoints: str, links: Path | None = None) -> RetrieverClient | GroupedRetriever:
+    """A client of host:port, or of several, separated by commas, that hold one release in groups. links: the link directory.
 
     Raises InvalidArgument where no address is given.
     """
     addresses = [address.strip() for address in endpoints.split(",") if address.strip()]
     if not addresses:
         raise InvalidArgument("retriever_endpoint", "names no host:port")
-    clients = [RetrieverClient(address) for address in addresses]
+    clients = [RetrieverClient(address, link=link_to(links, "retriever", address)) for address in addresses]
     return clients[0] if len(clients) == 1 else GroupedRetriever(clients)

@@ -55,7 +55,7 @@ async def connected(settings: OrchestratorServiceSettings) -> AsyncIterator[Orch
         for endpoint in (settings.proposer_endpoint,)
         if endpoint
     ]
-    retrievers = [open_retriever(settings.retriever_endpoint)] if settings.retriever_endpoint else []
+    retrievers = [open_retriever(settings.retriever_endpoint, settings.links)] if settings.retriever_endpoint else []
     async with AsyncExitStack() as stack:
         stack.push_async_callback(verifier.close)
         # The first port that offers a source is the one that is asked.

@@ -13,11 +13,13 @@ from retriever.live import LiveLibrary
 from retriever.placement import Share
 from retriever.redis_store import RedisStore
 from retriever.retriever import Retriever
-from services import telemetry
+from services import loop, telemetry
+from services.link.address import link_of
+from services.link.server import LinkServer
 from services.retriever_service import metrics
 from services.retriever_service.live_policies import parse_policies
 from services.retriever_service.port import LocalRetriever
-from services.retriever_service.servicer import SERVICE, RetrieverServicer
+from services.retriever_service.servicer import SERVICE, RetrieveLink, RetrieverServicer
 from services.server import Listen, ServiceServer, until_told_to_stop
 from services.settings import RetrieverSettings, names_in
 
@@ -70,7 +72,8 @@ async def serve(settings: RetrieverSettings, *, follow_stdin: bool = False) -> N
     port = LocalRetriever(retriever)
     servicer = RetrieverServicer(port, None if library.share.whole else port)
     retriever_pb2_grpc.add_RetrieverServiceServicer_to_server(servicer, server.grpc_server)
-    async with server:
+    link = LinkServer(link_of(settings.links, "retriever", settings.retriever_port), lambda: RetrieveLink(port))
+    async with link, server:
         # The first look loads what is there, so that SERVING means indexes are in memory.
         await asyncio.to_thread(library.poll)
         library.start()
@@ -114,5 +117,5 @@ async def _report(library: Library, server: ServiceServer) -> None:
 def run(settings: RetrieverSettings, *, follow_stdin: bool = False) -> None:
     """`serve` in a loop of its own, with telemetry."""
     stop_telemetry = telemetry.start("draftproof-retriever")
-    asyncio.run(serve(settings, follow_stdin=follow_stdin))
+    loop.run(serve(settings, follow_stdin=follow_stdin))
     stop_telemetry()

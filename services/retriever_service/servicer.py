@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-from contracts.errors import FailedPrecondition
+from google.protobuf.message import DecodeError
+
+from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.ports import RetrieverPort
 from protos.draftproof.v1 import retriever_pb2 as pb
 from protos.draftproof.v1 import retriever_pb2_grpc
 from retriever.corpus import Corpus
 from retriever.merging import Question, Reply
 from services import telemetry
+from services.link.frames import Kind
 from services.status import answering, info_of, typed
 from services.wire.retriever import decode_output, decode_query, encode_index, encode_retrieval
 from services.wire.retriever_parts import decode_part, encode_reply
@@ -46,7 +49,7 @@ class RetrieverServicer(retriever_pb2_grpc.RetrieverServiceServicer):
     ) -> AsyncIterator[pb.RetrieveResponse]:
         async with answering(context):
             async for message in requests:
-                yield await self._answer(message)
+                yield await answer_query(self._port, message)
 
     async def Part(self, requests: AsyncIterator[pb.PartRequest], context: Any) -> AsyncIterator[pb.PartResponse]:
         async with answering(context):
@@ -68,11 +71,32 @@ class RetrieverServicer(retriever_pb2_grpc.RetrieverServiceServicer):
         except Exception as error:
             return pb.PartResponse(call_id=message.call_id, error=info_of(typed(error)))
 
-    async def _answer(self, message: pb.RetrieveRequest) -> pb.RetrieveResponse:
-        attributes = {"draftproof.index": message.index, "draftproof.index.release": message.release}
+
+async def answer_query(port: RetrieverPort, message: pb.RetrieveRequest) -> pb.RetrieveResponse:
+    """What was found, or the error in its place."""
+    attributes = {"draftproof.index": message.index, "draftproof.index.release": message.release}
+    try:
+        with telemetry.span("draftproof.retriever.retrieve", message.traceparent, attributes):
+            retrieval = await port.retrieve(decode_query(message))
+        return pb.RetrieveResponse(call_id=message.call_id, retrieval=encode_retrieval(retrieval))
+    except Exception as error:
+        return pb.RetrieveResponse(call_id=message.call_id, error=info_of(typed(error)))
+
+
+class RetrieveLink:
+    """Queries over a link; nothing is remembered between them."""
+
+    def __init__(self, port: RetrieverPort) -> None:
+        self._port = port
+
+    async def answer(self, kind: Kind, payload: bytes) -> bytes:
+        if kind is not Kind.RETRIEVE:
+            raise InvalidArgument("frame.kind", f"{kind.name} is no question for a retriever")
         try:
-            with telemetry.span("draftproof.retriever.retrieve", message.traceparent, attributes):
-                retrieval = await self._port.retrieve(decode_query(message))
-            return pb.RetrieveResponse(call_id=message.call_id, retrieval=encode_retrieval(retrieval))
-        except Exception as error:
-            return pb.RetrieveResponse(call_id=message.call_id, error=info_of(typed(error)))
+            message = pb.RetrieveRequest.FromString(payload)
+        except DecodeError as error:
+            raise InvalidArgument("", f"no RetrieveRequest: {error}") from error
+        return (await answer_query(self._port, message)).SerializeToString()
+
+    def forget(self, session_id: str) -> None:
+        """Sessions leave nothing here."""
