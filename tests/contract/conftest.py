@@ -19,7 +19,7 @@ def tiny_checkpoint_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def verifier_process(
     tiny_checkpoint_directory: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServiceProcess]:
-    directory = tmp_path_factory.mktemp("verifier")
+    directory, links = tmp_path_factory.mktemp("verifier"), tmp_path_factory.mktemp("links")
     process = ServiceProcess(
         "verifier",
         directory / "log",
@@ -28,6 +28,7 @@ def verifier_process(
         threads=1,
         kv_tokens=4096,
         cache_dir=directory,
+        link_dir=links,
     )
     with process:
         yield process

@@ -11,6 +11,7 @@ from types import TracebackType
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.link.address import link_to
 from services.redis_embedded import free_port
 from services.settings import PREFIX
 
@@ -30,6 +31,7 @@ class ServiceProcess:
             **{PREFIX + key.upper(): str(value) for key, value in settings.items()},
             f"{PREFIX}{name.upper()}_PORT": str(self.port),
         }
+        self.link = link_to(Path(str(settings.get("link_dir", "-"))), name, self.endpoint)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from contracts.ports import ProposerPort
 from contracts.proposal import check_proposal
 from protos.draftproof.v1.proposer_pb2_grpc import add_ProposerServiceServicer_to_server
 from services.clients.proposer import ProposerClient
+from services.link.server import LinkServer
 from services.proposer_service.process import build_proposer
 from services.proposer_service.servicer import SERVICE, ProposerServicer
+from services.proposer_service.stream import ProposeLink
 from services.settings import ProposerSettings, load
 from tests.contract.scenario import manifest_of, propose_request
 from tests.contract.serving import served
@@ -24,8 +27,8 @@ TARGET = TargetIdentity("m", "c", "t", VOCAB, 512, "float32", "cpu", "here")
 REPEATING = [10, 11, 12, 13, 14, 10, 11]
 
 
-@pytest.fixture(params=["fake", "local", "grpc", "grpc over the fake"])
-async def port(request: pytest.FixtureRequest) -> AsyncIterator[ProposerPort]:
+@pytest.fixture(params=["fake", "local", "grpc", "grpc over the fake", "link"])
+async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ProposerPort]:
     if request.param == "fake":
         yield FakeProposer()
         return
@@ -38,8 +41,12 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[ProposerPort]:
         yield behind
     else:
         servicer = ProposerServicer(behind)
-        async with served(SERVICE, lambda server: add_ProposerServiceServicer_to_server(servicer, server)) as endpoint:
-            client = ProposerClient(endpoint)
+        link = tmp_path / "s.sock" if request.param == "link" else None
+        async with (
+            LinkServer(link, lambda: ProposeLink(behind)),
+            served(SERVICE, lambda server: add_ProposerServiceServicer_to_server(servicer, server)) as endpoint,
+        ):
+            client = ProposerClient(endpoint, link=link)
             yield client
             await client.close()
     if local is not None:

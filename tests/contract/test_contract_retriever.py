@@ -19,8 +19,9 @@ from retriever.release import Release, ReleaseManifest, SegmentEntry
 from retriever.retriever import Retriever
 from retriever.segment_format import build_segment, segment_digest
 from services.clients.retriever import RetrieverClient
+from services.link.server import LinkServer
 from services.retriever_service.port import LocalRetriever
-from services.retriever_service.servicer import SERVICE, RetrieverServicer
+from services.retriever_service.servicer import SERVICE, RetrieveLink, RetrieverServicer
 from tests.contract.serving import served
 from tests.helpers.fakes import VOCAB, FakeRetriever, FakeTokenizer
 
@@ -39,16 +40,20 @@ def local_retriever(directory: Path) -> LocalRetriever:
     return LocalRetriever(Retriever(library))
 
 
-@pytest.fixture(params=["fake", "local", "grpc", "grpc over the fake"])
+@pytest.fixture(params=["fake", "local", "grpc", "grpc over the fake", "link"])
 async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RetrieverPort]:
     fake = "fake" in request.param
     behind: RetrieverPort = FakeRetriever({"toy": CORPUS}) if fake else local_retriever(tmp_path)
-    if "grpc" not in request.param:
+    if request.param in ("fake", "local"):
         yield behind
         return
     servicer = RetrieverServicer(behind)
-    async with served(SERVICE, lambda server: add_RetrieverServiceServicer_to_server(servicer, server)) as endpoint:
-        client = RetrieverClient(endpoint)
+    link = tmp_path / "s.sock" if request.param == "link" else None
+    async with (
+        LinkServer(link, lambda: RetrieveLink(behind)),
+        served(SERVICE, lambda server: add_RetrieverServiceServicer_to_server(servicer, server)) as endpoint,
+    ):
+        client = RetrieverClient(endpoint, link=link)
         yield client
         await client.close()
 

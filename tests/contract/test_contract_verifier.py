@@ -21,7 +21,7 @@ from tests.helpers.fakes import FakeVerifier
 PROMPT = [72, 101, 108, 108, 111]
 
 
-@pytest.fixture(params=["fake", "local", "grpc"])
+@pytest.fixture(params=["fake", "local", "grpc", "link"])
 async def port(request: pytest.FixtureRequest, tiny_checkpoint_directory: Path) -> AsyncIterator[VerifierPort]:
     if request.param == "fake":
         yield FakeVerifier()
@@ -36,7 +36,7 @@ async def port(request: pytest.FixtureRequest, tiny_checkpoint_directory: Path) 
             yield local
     else:
         process: ServiceProcess = request.getfixturevalue("verifier_process")
-        client = VerifierClient(process.endpoint)
+        client = VerifierClient(process.endpoint, link=process.link if request.param == "link" else None)
         yield client
         await client.close()
 

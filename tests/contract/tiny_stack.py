@@ -61,6 +61,8 @@ def tiny_stack(checkpoint: Path, directory: Path, **settings: object) -> Iterato
         peers = [
             ServiceProcess(name, directory / f"{name}.log", **common) for name in ("verifier", "proposer", "retriever")
         ]
+        # What is tested here is the services, prompt lookup in its own among them.
+        common["inline_sources"] = ""
         endpoints = {f"{peer.name}_endpoint": peer.endpoint for peer in peers}
         orchestrator = ServiceProcess("orchestrator", directory / "orchestrator.log", **common, **endpoints)
         for process in (*peers, orchestrator):

@@ -5,8 +5,8 @@ import socket
 import sys
 
 from contracts.errors import NotFound
-from services.status import info_of
 from services.link.frames import Kind, Splitter, frame
+from services.status import info_of
 
 link = socket.socket(fileno=int(sys.argv[1]))
 link.sendall(frame(Kind.READY, 0))

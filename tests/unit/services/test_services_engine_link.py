@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from contracts.errors import NotFound, Unavailable
-from services.verifier_service.engine_link import EngineSupervisor
 from services.link.frames import Kind
+from services.verifier_service.engine_link import EngineSupervisor
 
 
 @dataclass
