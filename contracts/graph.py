@@ -137,6 +137,34 @@ def merge_by_full_prefix(proposals: Sequence[Proposal], *, budget: int) -> Candi
     )
 
 
+def keep_rows(graph: CandidateGraph, rows: Sequence[int]) -> CandidateGraph:
+    """The graph of some of its rows (ascending, each with its ancestors), renumbered, with the draws that led to them.
+
+    Only for graphs without laws: with laws, dropping rows by what was drawn changes the output's law. Raises InvalidArgument
+    for a graph with laws and for a row whose parent is left out.
+    """
+    if graph.laws:
+        raise InvalidArgument("graph.laws", "rows of a graph with laws are dropped by draw order only")
+    number = {ANCHOR: ANCHOR, **{row: index for index, row in enumerate(rows)}}
+    parents = graph.parents.tolist()
+    for row in rows:
+        if parents[row] not in number:
+            raise InvalidArgument("rows", f"row {row} is kept without its parent {parents[row]}")
+    return CandidateGraph(
+        graph.token_ids[list(rows)],
+        np.array([number[parents[row]] for row in rows], dtype=np.int64),
+        tuple(graph.sources[row] for row in rows),
+        tuple(
+            Draw(number[draw.parent], number[draw.row], draw.source, draw.law)
+            for draw in graph.draws
+            if draw.row in number
+        ),
+        (),
+        graph.semantics,
+        graph.relations,
+    )
+
+
 def check_graph(graph: CandidateGraph, *, vocab_size: int, max_rows: int) -> None:
     """The row validator: raises InvalidArgument naming the field for anything a verification pass could not trust."""
     n = len(graph.token_ids)

@@ -19,7 +19,9 @@ from orchestrator.spans import Spans, set_offer
 
 @dataclass(frozen=True)
 class Offer:
-    """A source's part in a round. `busy_us`: its compute time; of a failed source, how long it kept the round waiting."""
+    """A source's part in a round. `busy_us`: its compute time; of a failed source, how long it kept the round waiting.
+    `wall_us`: from the question to its answer.
+    """
 
     source: str
     retrieves: bool
@@ -27,6 +29,7 @@ class Offer:
     proposal: Proposal | None = None
     failure: str = ""
     error: Exception | None = None
+    wall_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,16 @@ class Gathered:
     @property
     def proposals(self) -> tuple[Proposal, ...]:
         return tuple(offer.proposal for offer in self.offers if offer.proposal is not None)
+
+    @property
+    def waits_us(self) -> Mapping[str, float]:
+        """By source, how much longer it kept the round than all others did."""
+        return {
+            offer.source: max(
+                0.0, offer.wall_us - max((other.wall_us for other in self.offers if other is not offer), default=0.0)
+            )
+            for offer in self.offers
+        }
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -82,7 +95,9 @@ class Gatherer:
         wall_us = (time.perf_counter() - started) * 1e6
         late = f"late: no answer within {self._deadline_s * 1000:g} ms"
         offers = tuple(
-            Offer(request.source, source.retrieves, wall_us, failure=late) if task in self._late else task.result()
+            Offer(request.source, source.retrieves, wall_us, failure=late, wall_us=wall_us)
+            if task in self._late
+            else task.result()
             for task, (source, request) in zip(tasks, asks, strict=True)
         )
         for offer in offers:
@@ -95,12 +110,13 @@ class Gatherer:
             try:
                 proposal = await source.offer(request)
                 _check_offer(proposal, request, source.description, vocab_size=self._vocab_size)
-                offer = Offer(request.source, source.retrieves, proposal.cost.compute_us, proposal)
+                wall_us = (time.perf_counter() - started) * 1e6
+                offer = Offer(request.source, source.retrieves, proposal.cost.compute_us, proposal, wall_us=wall_us)
             except Exception as error:
                 # Also a port's own bug: no source may take the request down with it.
                 busy_us = (time.perf_counter() - started) * 1e6
                 failure = f"{getattr(error, 'code', type(error).__name__)}: {error}"
-                offer = Offer(request.source, source.retrieves, busy_us, failure=failure, error=error)
+                offer = Offer(request.source, source.retrieves, busy_us, failure=failure, error=error, wall_us=busy_us)
             except asyncio.CancelledError:
                 set_offer(span, None, "abandoned")
                 raise

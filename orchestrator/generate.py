@@ -13,6 +13,7 @@ from opentelemetry.trace import Tracer
 from contracts.ports import ProposerPort, RetrieverPort, Tokenizer, VerifierPort
 from contracts.receipt import FinishReason
 from orchestrator import telemetry_names as names
+from orchestrator.budget.adaptive import Experience
 from orchestrator.catalogue import Catalogue
 from orchestrator.events import GenerateEvent
 from orchestrator.metrics import Metrics
@@ -47,6 +48,7 @@ class Orchestrator:
         self._tracer = tracer or trace.get_tracer(names.SCOPE)
         self._metrics = Metrics(meter or metrics.get_meter(names.SCOPE))
         self._new_name = new_name
+        self._experience = Experience() if self._settings.budget == "adaptive" else None
         self._closing: set[asyncio.Task[None]] = set()
         catalogue = Catalogue(
             verifier,
@@ -75,6 +77,7 @@ class Orchestrator:
             spans=spans,
             metrics=self._metrics,
             new_name=self._new_name,
+            experience=self._experience,
             deadline=None if request.deadline_ms is None else loop.time() + request.deadline_ms / 1000,
         )
         try:

@@ -16,6 +16,7 @@ from contracts.payload import payload_digest
 from contracts.ports import ProposeRequest, VerifierPort, VerifyRequest
 from contracts.receipt import Receipt
 from orchestrator import telemetry_names as names
+from orchestrator.budget.base import Budget, Choice
 from orchestrator.costs import round_ledger
 from orchestrator.gather import Gatherer
 from orchestrator.recovery import SessionLost, verify_surely
@@ -45,6 +46,7 @@ class Round:
     session: Session
     verifier: VerifierPort
     gatherer: Gatherer
+    budget: Budget
     text: TextAssembly
     settings: OrchestratorSettings
     spans: Spans
@@ -64,7 +66,7 @@ class Round:
 
     async def _attempt(self, started: float) -> RoundOutcome:
         session = self.session
-        sources = self.gatherer.begin_round(session.sources)
+        sources = self.gatherer.begin_round([s for s in session.sources if self.budget.asked(s.description.name)])
         plan = session.plan(sources)
         manifest = session.round_manifest(plan, sources)
         prefix = session.frontier.tokens
@@ -78,7 +80,9 @@ class Round:
         )
         packing = time.perf_counter()
         with self.spans.pack():
-            graph = merge_by_full_prefix(gathered.proposals, budget=session.manifest.node_budget)
+            merged = merge_by_full_prefix(gathered.proposals, budget=session.manifest.node_budget)
+            choice = self.budget.choose(merged, gathered.proposals, gathered.wall_us)
+            graph = choice.graph
             bind(session.admitted.capability, graph)
             request = VerifyRequest(manifest, graph, payload_digest(manifest, graph), session.round_id - 1)
         packing_us = (time.perf_counter() - packing) * 1e6
@@ -103,7 +107,8 @@ class Round:
             graph=graph,
             kept=taken.kept,
         )
-        self._annotate(manifest, ledger)
+        self.budget.learn(choice, receipt, ledger, gathered.waits_us)
+        self._annotate(manifest, ledger, choice)
         return RoundOutcome(manifest, graph, receipt, taken, ledger)
 
     def _ask(self, share: SourcePlan, manifest: RoundManifest, prefix: npt.NDArray[np.int64]) -> ProposeRequest:
@@ -117,7 +122,7 @@ class Round:
             options=self.request.options.get(share.source, {}),
         )
 
-    def _annotate(self, manifest: RoundManifest, ledger: RoundLedger) -> None:
+    def _annotate(self, manifest: RoundManifest, ledger: RoundLedger, choice: Choice) -> None:
         span = self.spans.current()
         if span.is_recording():
             span.set_attributes(
@@ -127,6 +132,10 @@ class Round:
                     names.ROUND_HASH: manifest.hash,
                     names.MANIFEST_HASH: manifest.manifest_hash,
                     names.PREFIX_LEN: manifest.prefix_len,
+                    names.BUDGET_OFFERED: choice.offered,
+                    names.BUDGET_EXPECTED_TOKENS: choice.expected_tokens,
+                    names.BUDGET_EXPECTED_US: choice.expected_us,
+                    names.BUDGET_ROW_US: choice.row_us,
                 }
             )
             set_ledger(span, ledger)

@@ -11,6 +11,8 @@ from contracts.ledger import RoundLedger, sum_ledgers
 from contracts.ports import Tokenizer
 from contracts.receipt import FinishReason
 from orchestrator.admission import Admitted, admit_request
+from orchestrator.budget.adaptive import AdaptiveBudget, Experience
+from orchestrator.budget.base import FixedBudget
 from orchestrator.events import Certificate, Chunk, Final, RoundInfo, Usage
 from orchestrator.gather import Gatherer
 from orchestrator.metrics import Metrics
@@ -25,6 +27,7 @@ from orchestrator.text import TextAssembly
 class Run:
     """State of one request. Calls in order: `open`, `next_chunk` until `finish` is set, `final`; `close` in any case.
 
+    experience: what an adaptive budget learns from; None for the fixed budget.
     deadline: on the event loop's clock, seconds; None for none.
     """
 
@@ -38,6 +41,7 @@ class Run:
         spans: Spans,
         metrics: Metrics,
         new_name: Callable[[], str],
+        experience: Experience | None,
         deadline: float | None,
     ) -> None:
         self.finish = FinishReason.NONE
@@ -48,6 +52,7 @@ class Run:
         self._spans = spans
         self._metrics = metrics
         self._new_name = new_name
+        self._experience = experience
         self._deadline = deadline
         self._sessions: list[Session] = []
         self._ledgers: list[RoundLedger] = []
@@ -80,6 +85,10 @@ class Run:
                 vocab_size=session.manifest.target.vocab_size,
                 spans=self._spans,
             ),
+            # With laws, what is verified must not depend on what was drawn (DECISIONS 7).
+            budget=FixedBudget()
+            if self._experience is None or capability.needs_law
+            else AdaptiveBudget(self._experience),
             text=self._text,
             settings=self._settings,
             spans=self._spans,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,7 @@ class OrchestratorSettings:
     default_index: the index of the source `retrieval` where a request names none; "" takes the only one served.
     retrieval_min_match: shortest suffix that an index is asked to match. retrieval_spec_factor: most candidates that it may
     offer per matched token; 0: no such limit.
+    budget: "fixed" verifies all that is offered, "adaptive" what is likely to make tokens cheaper (orchestrator/budget).
     propose_deadline_ms: how long a round waits for sources whose lateness cannot change the law of the text.
     law_deadline_ms: how long it waits under a verifier that walks laws; a source past it is dropped for the session.
     verify_timeout_ms: after it one Verify call counts as lost. verify_attempts: calls before a replica counts as gone.
@@ -29,6 +31,7 @@ class OrchestratorSettings:
     max_suffix: int = 64
     retrieval_min_match: int = 1
     retrieval_spec_factor: int = 0
+    budget: Literal["fixed", "adaptive"] = "fixed"
     propose_deadline_ms: float = 50.0
     law_deadline_ms: float = 10_000.0
     describe_ttl_ms: float = 1_000.0

@@ -160,6 +160,10 @@ class OrchestratorServiceSettings(LookupSettings):
         description="light sources that the orchestrator hosts itself, since a call costs more than they do; empty: none",
     )
     default_index: str = Field("", description="index of a request that names none; empty: the only one served")
+    budget: Literal["adaptive", "fixed"] = Field(
+        "adaptive",
+        description="adaptive: verify those of the candidates that make tokens cheaper, none if none do; fixed: all of them",
+    )
     node_budget: int = Field(24, ge=0, description="candidates a round, where a request does not say")
     max_node_budget: int = Field(64, ge=1, le=512, description="most candidates a round may ask for")
     max_depth: int = Field(16, ge=1, description="deepest candidate, where a request does not say")

@@ -32,6 +32,7 @@ def orchestrator_settings(settings: OrchestratorServiceSettings) -> Orchestrator
     return OrchestratorSettings(
         default_sources=names_in(settings.default_sources),
         default_index=settings.default_index,
+        budget=settings.budget,
         default_node_budget=settings.node_budget,
         max_node_budget=settings.max_node_budget,
         default_max_depth=settings.max_depth,

@@ -1,0 +1,54 @@
+"""What a budget is asked, and the fixed one: every source in every round, and all that is offered is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from contracts.graph import CandidateGraph
+from contracts.ledger import RoundLedger
+from contracts.proposal import Proposal
+from contracts.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a round verifies of `offered` candidates, and what was thought: tokens it will publish, microseconds of target
+    time, microseconds that a candidate costs. Zeros where nothing was thought.
+    """
+
+    graph: CandidateGraph
+    offered: int
+    expected_tokens: float = 0.0
+    expected_us: float = 0.0
+    row_us: float = 0.0
+
+
+class Budget(Protocol):
+    """One request's choices. Calls in order, once a round: `asked` (of each source), `choose`, `learn`."""
+
+    def asked(self, source: str) -> bool:
+        """Whether the round that comes asks the source."""
+        ...
+
+    def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal], wait_us: float) -> Choice:
+        """What of the merged offers is verified. wait_us: what gathering them took."""
+        ...
+
+    def learn(self, choice: Choice, receipt: Receipt, ledger: RoundLedger, waits_us: Mapping[str, float]) -> None:
+        """After the round. waits_us: by source asked, how much shorter the round would have been without it."""
+        ...
+
+
+class FixedBudget:
+    """Looks at nothing, so a request's rounds depend on its text alone."""
+
+    def asked(self, source: str) -> bool:
+        return True
+
+    def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal], wait_us: float) -> Choice:
+        return Choice(graph, len(graph))
+
+    def learn(self, choice: Choice, receipt: Receipt, ledger: RoundLedger, waits_us: Mapping[str, float]) -> None:
+        """Nothing to learn."""
