@@ -269,3 +269,27 @@ def test_paths_of_rows_run_from_the_anchor() -> None:
     law = law_from_probabilities([0], [1.0])
     expected: list[Prefix] = [(4,), (4, 5), (6,)]
     assert paths_of(graph_of([4, 5, 6], [-1, 0, -1], [law] * 3)) == expected
+
+
+@pytest.mark.parametrize("policy", [SamplingPolicy(temperature=0.8, top_p=0.95), SamplingPolicy()], ids=str)
+@pytest.mark.parametrize("name", [name for name in VERIFIERS if name not in {"greedy", "smc"}])
+def test_a_device_sends_short_vectors_only(name: str, policy: SamplingPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(law_scores, "on_host", lambda scores: False)
+    sent: list[int] = []
+    fetch = torch.Tensor.cpu
+
+    def counted(tensor: torch.Tensor) -> torch.Tensor:
+        sent.append(tensor.numel())
+        return fetch(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", counted)
+    vocab = 20_000
+    logits = -1.5 * torch.log(torch.arange(1, vocab + 1).float()).repeat(4, 1)
+    law = law_from_probabilities(np.arange(64), np.ones(64))
+    for seed in range(5):
+        graph = graph_of([7, 30, 50], [-1, 0, 1], [law] * 3, Q_BASED.get(name, SamplingRelation.INDEPENDENT))
+        processor = LawProcessor(policy, vocab_size=vocab, prompt_len=1, eos_ids=())
+        processed = processor.laws(logits, prefix=np.array([3]), token_ids=graph.token_ids, parents=graph.parents)
+        VERIFIERS[name].select(graph, processed, CoinChooser(seed, 1), prefix_len=1)
+    assert sent
+    assert max(sent) < vocab / 8
