@@ -32,12 +32,12 @@ from benchmarks.retrieval_index import (
     until_served,
 )
 from benchmarks.retrieval_swap import swap_figures
-from benchmarks.stacks import checkpoint_directory, serving
+from benchmarks.stacks import INDEX, checkpoint_directory, serving
 from retriever.redis_store import RedisStore
-from services.settings import AllSettings
 from services.text import CheckpointTokenizer
 
 SERVED = "real-text"
+NAMESPACE = "benchmark-retrieval"
 PHASES = ("index", "growth", "serve", "draft")
 
 
@@ -81,24 +81,26 @@ async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None)
                 progress.advance(task)
         if not {"serve", "draft"} & set(phases):
             return
-        async with serving("bfloat16", cache, progress) as on:
-            namespace = str(AllSettings.model_fields["redis_namespace"].default)
+        # Names of its own: the cache's Redis is shared with other benchmarks, which expect one index.
+        async with serving(
+            "bfloat16", cache, progress, redis_namespace=NAMESPACE, default_index=INDEX, keep_releases=4
+        ) as on:
             if "serve" in phases:
                 progress.update(task, description="serve")
                 endpoint = on.stack.endpoints["retriever"]
-                store = RedisStore(on.stack.redis_url, namespace=namespace)
+                store = RedisStore(on.stack.redis_url, namespace=NAMESPACE)
                 release = await asyncio.to_thread(publish_corpus, store, SERVED, corpus, plan.tokens)
                 store.close()
                 await until_served(endpoint, release)
                 figures |= await grpc_figures(endpoint, SERVED, held_out, plan.queries)
                 text = corpus.tokens[:1_000_000]
-                figures |= await swap_figures(endpoint, on.stack.redis_url, namespace, text, plan.swaps)
+                figures |= await swap_figures(endpoint, on.stack.redis_url, NAMESPACE, text, plan.swaps)
                 write(figures, path, console, "Retrieval")
                 progress.advance(task)
             if "draft" in phases:
                 for job in (humaneval(plan.prompts, plan.source_bytes), gsm8k(plan.prompts, folder(cache))):
                     progress.update(task, description=f"draft {job.name}")
-                    figures |= await drafting_figures(on, job, cache, plan.max_tokens, namespace)
+                    figures |= await drafting_figures(on, job, cache, plan.max_tokens, NAMESPACE)
                 progress.advance(task)
     write(figures, path, Console(), "Retrieval")
 

@@ -77,6 +77,7 @@ async def swap_figures(endpoint: str, redis_url: str, namespace: str, text: NDAr
             asking = asking or [asyncio.create_task(_ask(endpoint, numbers, load)) for _ in range(CLIENTS)]
         load.running = False
         await asyncio.gather(*asking)
+        store.collect(0, 1)
     finally:
         store.close()
     return {
