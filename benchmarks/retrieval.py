@@ -101,6 +101,7 @@ async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None)
                 for job in (humaneval(plan.prompts, plan.source_bytes), gsm8k(plan.prompts, folder(cache))):
                     progress.update(task, description=f"draft {job.name}")
                     figures |= await drafting_figures(on, job, cache, plan.max_tokens, NAMESPACE)
+                    write(figures, path, console, "Retrieval")
                 progress.advance(task)
     write(figures, path, Console(), "Retrieval")
 
