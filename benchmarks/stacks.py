@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
+from contracts.errors import InvalidArgument
 from contracts.sampling import SamplingPolicy
 from models.checkpoint import resolve
 from orchestrator.events import Final
@@ -75,8 +77,10 @@ async def _until_retrieval_is_bound(client: GenerateClient) -> None:
     )
     async with asyncio.timeout(300):
         while True:
-            events = [event async for event in client.generate(request)]
-            last = events[-1]
-            if isinstance(last, Final) and not last.certificate.absent:
-                return
+            # A retriever that has not loaded the index yet makes it an unknown source.
+            with contextlib.suppress(InvalidArgument):
+                events = [event async for event in client.generate(request)]
+                last = events[-1]
+                if isinstance(last, Final) and not last.certificate.absent:
+                    return
             await asyncio.sleep(0.1)

@@ -5,8 +5,10 @@
 The drafter is calibrated on GSM8K's training questions and measured on Spec-Bench prompts, over the stack in one process,
 the ways interleaved prompt by prompt. Of n candidates each: `dp` is the best tree over all depths by predicted time a token,
 `dp_tokens` by expected tokens a round, whatever drafting costs; `chain` is n deep; `cartesian` is binary, cut to n;
-`by_value` is EAGLE-2's, as deep as `dp`. Without `--draft-model` the drafter is the target with layers left out
-(benchmarks/trees_draft.py), which no tree makes faster than plain rounds: ratios between trees are the figures then.
+`by_value` is EAGLE-2's, as deep as `dp`. Ratios are of wall time, and of CPU time where it says so, which is what a busy
+machine leaves comparable (set DRAFTPROOF_THREADS=1 and DRAFTPROOF_DRAFT_THREADS=1 there). Without `--draft-model` the
+drafter is the target with layers left out (benchmarks/trees_draft.py), which no tree makes faster than plain rounds: ratios
+between trees are the figures then.
 """
 
 from __future__ import annotations
@@ -111,8 +113,8 @@ class Benchmark:
         self.prompts = [short[index * len(short) // plan.prompts] for index in range(plan.prompts)]
         self.figures: Figures = {"prompts": len(self.prompts), "calibration_prompts": len(self.seeds)}
 
-    async def run(self) -> None:
-        """Times passes once, then calibrates and compares at each temperature."""
+    async def run(self, done: Callable[[Figures], None]) -> None:
+        """Times passes once, then calibrates and compares at each temperature; `done` gets the figures after each."""
         task = self.progress.add_task("t(n)", total=16)
         target = load_target(self.settings)
         rows = [n for n in ROWS if n <= 64]
@@ -122,8 +124,9 @@ class Benchmark:
             policy = SamplingPolicy(temperature=temperature, seed=20_26, max_tokens=self.plan.max_tokens)
             calibration = await self.calibrate(policy, curve)
             await self.compare(policy, calibration)
-        ratios = [float(value) for name, value in self.figures.items() if name.endswith("_dp_over_best_rival")]
-        self.figures["trees_dp_over_rivals_min"] = min(ratios)
+            ratios = [float(value) for name, value in self.figures.items() if name.endswith("_dp_over_best_rival")]
+            self.figures["trees_dp_over_rivals_min"] = min(ratios)
+            done(self.figures)
 
     async def calibrate(self, policy: SamplingPolicy, curve: tuple[tuple[int, int], ...]) -> Calibration:
         """Acceptance on the seed prompts."""
@@ -217,6 +220,12 @@ class Benchmark:
             self.figures[f"{prefix}_dp_over_{family}_low"] = low
             self.figures[f"{prefix}_dp_over_{family}_high"] = high
             rivals.append(ratio)
+            by_cpu, low, high = ratio_of_totals(
+                results[f"dp_{nodes}"].cpu_pairs, results[f"{family}_{nodes}"].cpu_pairs
+            )
+            self.figures[f"{prefix}_dp_over_{family}_cpu_time"] = by_cpu
+            self.figures[f"{prefix}_dp_over_{family}_cpu_time_low"] = low
+            self.figures[f"{prefix}_dp_over_{family}_cpu_time_high"] = high
         self.figures[f"{prefix}_dp_over_best_rival"] = min(rivals)
         best_rival = max(results[f"{family}_{nodes}"].tokens_per_round for family in ("chain", "cartesian"))
         most = results[f"dp_tokens_{nodes}"].tokens_per_round
@@ -241,6 +250,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=0, help="Spec-Bench prompts")
     parser.add_argument("--calibrated", type=int, default=0, help="GSM8K training questions")
     parser.add_argument("--max-tokens", type=int, default=0)
+    parser.add_argument("--temperatures", default="", help="separated by commas")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--cache", type=Path, default=Path(".cache"))
     parser.add_argument("--charts", type=Path, default=Path("out/trees"))
@@ -252,7 +262,7 @@ def main() -> None:
         given.max_tokens or plan.max_tokens,
         plan.repeats,
         tuple(int(n) for n in given.nodes.split(",")) if given.nodes else plan.nodes,
-        plan.temperatures,
+        tuple(float(t) for t in given.temperatures.split(",")) if given.temperatures else plan.temperatures,
     )
     checkpoint = checkpoint_directory(given.cache)
     draft = given.draft_model
@@ -273,8 +283,7 @@ def main() -> None:
     with Progress(*columns, console=console) as progress:
         benchmark = Benchmark(plan, settings, SOURCES[given.source](settings), progress, given.charts)
         benchmark.figures |= {"drafter": Path(draft).name if draft else given.source, "dtype": given.dtype}
-        asyncio.run(benchmark.run())
-    write(benchmark.figures, given.json, Console(), "trees")
+        asyncio.run(benchmark.run(lambda figures: write(figures, given.json, console, "trees")))
 
 
 if __name__ == "__main__":

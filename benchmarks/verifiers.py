@@ -1,6 +1,6 @@
 """Verifiers: proof by enumeration, a statistical test over real coins, acceptance side by side, and what selection costs.
 
-    python -m benchmarks.verifiers [--quick] [--json FILE]
+    python -m benchmarks.verifiers [--quick] [--phase times|proof|acceptance] [--json FILE]
 
 Exactness and acceptance are enumerated, not sampled: every branch of the shipped drawing and selection code. The demo
 checkpoint (converted from a Q4_1 file) gives real laws and the pass that selection is compared with. Times are medians;
@@ -25,6 +25,8 @@ from models.load import load_backend
 from tests.unit.verifier.selection import design, rounds
 from tests.unit.verifier.selection.cases import Case, exact_cases
 from tests.unit.verifier.selection.wrong_variants import enumerated, sampled
+
+PHASES = ("times", "proof", "acceptance")
 
 
 def exactness(progress: Progress, quick: bool) -> dict[str, float | int]:
@@ -78,6 +80,7 @@ def statistics(progress: Progress, quick: bool) -> dict[str, float | int | bool]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer cases and contexts, under two minutes")
+    parser.add_argument("--phase", choices=PHASES, action="append", help="only this one (times want a quiet machine)")
     parser.add_argument("--json", type=Path, help="write the figures there as flat JSON")
     arguments = parser.parse_args()
     console = Console()
@@ -89,10 +92,14 @@ def main() -> None:
     if backend is not None:
         figures["target"] = f"smollm2-135m-instruct from Q4_1, {backend.info.dtype}, {backend.info.backend}"
     with Progress(console=console) as progress:
-        figures |= times(progress, backend, arguments.quick)
-        figures |= exactness(progress, arguments.quick)
-        figures |= statistics(progress, arguments.quick)
-        figures |= acceptances(progress, backend, arguments.quick)
+        phases = arguments.phase or PHASES
+        if "times" in phases:
+            figures |= times(progress, backend, arguments.quick)
+        if "proof" in phases:
+            figures |= exactness(progress, arguments.quick)
+            figures |= statistics(progress, arguments.quick)
+        if "acceptance" in phases:
+            figures |= acceptances(progress, backend, arguments.quick)
     figures = {name: value.item() if isinstance(value, np.generic) else value for name, value in figures.items()}
     write(figures, arguments.json, console, "verifiers")
 

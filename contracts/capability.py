@@ -101,6 +101,13 @@ def admit(
         )
     if capability.sampling_only and policy.greedy:
         raise _refuse("sampling.temperature", capability.name, "is defined at temperatures above 0 only")
+    population = {SamplingRelation.POPULATION}
+    if capability.relations == population and {source.relation for source in sources} != population:
+        raise _refuse(
+            "verifier",
+            capability.name,
+            "weighs a group of sessions whose result exists only at the end; a session that streams cannot bind it",
+        )
     for source in sources:
         _check_kinds(capability, source.name, source.semantics, source.relation, source.topology)
         if source.tokenizer_digest and source.tokenizer_digest != tokenizer_digest:

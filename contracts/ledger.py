@@ -9,12 +9,28 @@ COMPONENTS = ("proposal", "retrieval", "packing", "wire", "queue", "verify", "se
 
 
 @dataclass(frozen=True, slots=True)
+class IndexMatch:
+    """What an index found in a round: tokens of the longest suffix matched (0: a miss), its occurrences, and whether the
+    budget cut its trie.
+    """
+
+    length: int
+    count: int
+    truncated: bool
+
+    @property
+    def miss(self) -> bool:
+        """Nothing matched."""
+        return self.length == 0
+
+
+@dataclass(frozen=True, slots=True)
 class RoundLedger:
     """Costs of one round, microseconds of wall time as the orchestrator saw the round pass.
 
     Proposal and retrieval run side by side, so they count what the round *waited* for them beyond each other: the
     gathering time is split in proportion to their compute times. `wire` is what remains of the calls once the peers' own
-    times are taken out. The components add up to `total_us`.
+    times are taken out. The components add up to `total_us`. matches: by source, of sources that are indexes.
     """
 
     proposal: float = 0.0
@@ -32,6 +48,7 @@ class RoundLedger:
     proposed_by: Mapping[str, int] = field(default_factory=dict)
     accepted_by: Mapping[str, int] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
+    matches: Mapping[str, IndexMatch] = field(default_factory=dict)
 
     @property
     def total_us(self) -> float:
@@ -50,7 +67,10 @@ def _add(into: dict[str, int], more: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True)
 class LedgerSum:
-    """Sums over the rounds of a request. `plain_step_us`: the target's own one-row step, measured; 0 if unknown."""
+    """Sums over the rounds of a request. `plain_step_us`: the target's own one-row step, measured; 0 if unknown.
+
+    missed_by, truncated_by: rounds in which an index found nothing, or the budget cut what it found, by source.
+    """
 
     rounds: int
     components_us: Mapping[str, float]
@@ -61,6 +81,8 @@ class LedgerSum:
     accepted_by: Mapping[str, int]
     failed_by: Mapping[str, int]
     plain_step_us: float = 0.0
+    missed_by: Mapping[str, int] = field(default_factory=dict)
+    truncated_by: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total_us(self) -> float:
@@ -87,6 +109,8 @@ def sum_ledgers(rounds: Iterable[RoundLedger], *, plain_step_us: float = 0.0) ->
     proposed: dict[str, int] = {}
     accepted_by: dict[str, int] = {}
     failed: dict[str, int] = {}
+    missed: dict[str, int] = {}
+    truncated: dict[str, int] = {}
     count = committed = candidates = accepted = 0
     for ledger in rounds:
         count += 1
@@ -98,4 +122,18 @@ def sum_ledgers(rounds: Iterable[RoundLedger], *, plain_step_us: float = 0.0) ->
         _add(proposed, ledger.proposed_by)
         _add(accepted_by, ledger.accepted_by)
         _add(failed, dict.fromkeys(ledger.failures, 1))
-    return LedgerSum(count, components, committed, candidates, accepted, proposed, accepted_by, failed, plain_step_us)
+        _add(missed, {source: 1 for source, match in ledger.matches.items() if match.miss})
+        _add(truncated, {source: 1 for source, match in ledger.matches.items() if match.truncated})
+    return LedgerSum(
+        count,
+        components,
+        committed,
+        candidates,
+        accepted,
+        proposed,
+        accepted_by,
+        failed,
+        plain_step_us,
+        missed,
+        truncated,
+    )

@@ -153,6 +153,11 @@ class SparseLaw:
         return self.ids[np.lexsort((self.ids, -self._noisy(key)))[:count]]
 
 
+def _among(tokens: Ints, ascending: Ints) -> npt.NDArray[np.bool_]:
+    """Which of `tokens` are in `ascending`, which is not empty. (np.isin costs ten times as much.)"""
+    return np.asarray(ascending[np.minimum(ascending.searchsorted(tokens), len(ascending) - 1)] == tokens)
+
+
 class DenseLaw:
     """A law over the whole vocabulary: `weights` but for a few tokens, over their common mass. Immutable.
 
@@ -215,7 +220,7 @@ class DenseLaw:
         # Most residuals are only weighed and never read (leaf-to-root walks make one per rejected node): no row is made.
         changed, values = tokens, left * self._mass
         if len(self._changed):
-            earlier = ~np.isin(self._changed, tokens)
+            earlier = ~_among(self._changed, np.sort(tokens))
             changed = np.concatenate([self._changed[earlier], tokens])
             values = np.concatenate([self._values[earlier], values])
             order = changed.argsort()
@@ -236,7 +241,7 @@ class DenseLaw:
         ids, scores = self._weights.scores.largest(min(count + len(self._changed), self.vocab_size))
         if not len(self._changed):
             return ids, scores
-        kept = ~np.isin(ids, self._changed)
+        kept = ~_among(ids, self._changed)
         return ids[kept], scores[kept]
 
     def top(self, count: int) -> tuple[Ints, Floats]:
@@ -256,7 +261,7 @@ class DenseLaw:
         """At least `count` tokens, every one that is not changed above the bound on `logs` of the others: for gumbel_top."""
         ids, bound = self._weights.near_largest(MARGIN)
         if len(self._changed):
-            ids = ids[~np.isin(ids, self._changed)]
+            ids = ids[~_among(ids, self._changed)]
         if not count <= len(ids) <= LARGEST_HEAD:
             ids, scores = self._likeliest(max(HEAD, count))
             bound = float(self._weights.logs_of(scores[-1:])[0]) if len(ids) else -math.inf

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from contracts.graph import CandidateGraph
-from contracts.ledger import RoundLedger
+from contracts.ledger import IndexMatch, RoundLedger
 from orchestrator.gather import Gathered
 from orchestrator.recovery import Answer
 
@@ -44,6 +44,11 @@ def round_ledger(
         proposed_by=_by_source(graph, range(len(graph))),
         accepted_by=_by_source(graph, accepted),
         failures=gathered.failures,
+        matches={
+            offer.source: IndexMatch(cost.match_length, cost.match_count, cost.truncated)
+            for offer in gathered.offers
+            if offer.retrieves and offer.proposal is not None and (cost := offer.proposal.cost)
+        },
     )
 
 

@@ -17,6 +17,7 @@ from opentelemetry.trace import Span, Status, StatusCode, Tracer
 from contracts.ledger import COMPONENTS, LedgerSum, RoundLedger
 from contracts.proposal import Proposal
 from contracts.receipt import Receipt
+from contracts.topology import ProbabilitySemantics
 from orchestrator import telemetry_names as names
 from orchestrator.admission import Admitted
 from orchestrator.events import Final
@@ -147,7 +148,17 @@ class Spans:
 def set_offer(span: Span, proposal: Proposal | None, failure: str) -> None:
     """What a source gave, or why it gave nothing."""
     if proposal is not None:
-        span.set_attributes({names.NODES: len(proposal.nodes), names.COMPUTE_US: proposal.cost.compute_us})
+        cost = proposal.cost
+        span.set_attributes({names.NODES: len(proposal.nodes), names.COMPUTE_US: cost.compute_us})
+        if proposal.semantics is ProbabilitySemantics.FREQUENCY:
+            span.set_attributes(
+                {
+                    names.MATCH_LENGTH: cost.match_length,
+                    names.MATCH_COUNT: cost.match_count,
+                    names.MISS: cost.miss,
+                    names.TRUNCATED: cost.truncated,
+                }
+            )
     if failure:
         span.set_attribute(names.FAILURE, failure)
         span.set_status(Status(StatusCode.ERROR, failure))

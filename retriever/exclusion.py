@@ -60,7 +60,9 @@ class Exclusion:
         ids = np.array([self._vocabulary.get(word, 0) for word in words], np.uint64)
         for length, hashes in self._hashes.items():
             # Equal hashes only nominate: the words themselves decide.
-            for start in np.flatnonzero(np.isin(_rolling(ids, length), hashes)).tolist():
+            rolled = _rolling(ids, length)
+            nearest = hashes[np.minimum(np.searchsorted(hashes, rolled), hashes.size - 1)]
+            for start in np.flatnonzero(nearest == rolled).tolist():
                 if tuple(ids[start : start + length].tolist()) in self._grams[length]:
                     return Verdict.OVERLAP
         return Verdict.KEEP

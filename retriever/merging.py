@@ -118,7 +118,7 @@ def _select(length: int, matches: int, totals: dict[Path, int], budget: int, mor
             heapq.heappush(waiting, (-totals[child], child[-1], depth + 1, len(rows), child))
         rows.append((token, parent, -negative, depth))
     table = np.array(rows, np.int64).reshape(len(rows), 4).T
-    return trie_rows(length, matches, (table[0], table[1], table[2], table[3]), more or len(totals) > len(rows))
+    return trie_rows(length, matches, table, more or len(totals) > len(rows))
 
 
 def _sum(tries: Sequence[Retrieval]) -> dict[Path, int]:

@@ -90,8 +90,7 @@ class SegmentSet:
                 self._table, low, high, tokens.shape[0], max_continuation, min_count, *rows, *scratch
             )
             if number >= 0:
-                taken = (rows[0, :number], rows[1, :number], rows[2, :number], rows[3, :number])
-                return trie_rows(tokens.shape[0], found, taken, not whole)
+                return trie_rows(tokens.shape[0], found, rows[:, :number], not whole)
             if room == max_nodes:
                 raise ResourceExhausted("max_nodes", f"more than {max_nodes} trie nodes reach count {min_count}")
             room = min(4 * room, max_nodes)
@@ -123,8 +122,7 @@ class SegmentSet:
         number, truncated = kernel_trie.best_first(
             self._table, low, high, length, limits.max_continuation, limits.node_budget, *rows
         )
-        taken = (rows[0, :number], rows[1, :number], rows[2, :number], rows[3, :number])
-        return trie_rows(length, found, taken, bool(truncated))
+        return trie_rows(length, found, rows[:, :number], bool(truncated))
 
 
 @functools.cache

@@ -50,18 +50,18 @@ class QueryLimits:
 def trie_rows(
     match_length: int,
     match_count: int,
-    rows: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    rows: NDArray[np.int64],
     truncated: bool,
 ) -> Retrieval:
-    """The record of int64 rows (tokens, parents, counts, depths), which are copied."""
-    tokens, parents, counts, depths = rows
+    """The record of rows int64 [4, n] (tokens, parents, counts, depths), which are copied."""
+    tokens, parents, counts, depths = rows.copy()
     return Retrieval(
         match_length=match_length,
         match_count=match_count,
-        tokens=tokens.copy(),
-        parents=parents.copy(),
-        depths=depths.copy(),
-        counts=counts.copy(),
+        tokens=tokens,
+        parents=parents,
+        depths=depths,
+        counts=counts,
         truncated=truncated,
     )
 
@@ -77,6 +77,7 @@ def context_array(context: ArrayLike, most: int) -> NDArray[np.int64]:
     if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
         raise InvalidArgument("context", "is one row of integer token ids")
     tokens = tokens[max(0, tokens.shape[0] - most) :].astype(np.int64)
-    if tokens.size and (tokens.min() < 0 or tokens.max() > MAX_TOKEN_ID):
+    # Read as unsigned, a negative id is a huge one: one comparison finds both.
+    if (tokens.view(np.uint64) > MAX_TOKEN_ID).any():
         raise InvalidArgument("context", f"token ids lie in [0, {MAX_TOKEN_ID}]")
     return tokens

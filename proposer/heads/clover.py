@@ -55,7 +55,7 @@ class CloverNetwork(nn.Module):
 
     def step(self, state: Tensor, tokens: Tensor) -> Tensor:
         """The state after one more token: float32 [N, H] from [N, H] and int64 [N]."""
-        embedded = rms(self.embedding[tokens], _EPS)
+        embedded = rms(self.embedding[tokens].float(), _EPS)
         shape = (len(state), self.attention_heads, -1)
         query = functional.linear(rms(state, _EPS), self.query).view(shape)
         key, value = functional.linear(embedded, self.key).view(shape), functional.linear(embedded, self.value)

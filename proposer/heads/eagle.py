@@ -76,7 +76,7 @@ class EagleNetwork(nn.Module):
 
     def fused(self, half: Tensor, tokens: Tensor) -> Tensor:
         """Fused rows [N, H] of their feature halves and the tokens that follow, int64 [N]."""
-        return half + functional.linear(rms(self.embedding[tokens], self.shape.config.rms_eps), self.token)
+        return half + functional.linear(rms(self.embedding[tokens].float(), self.shape.config.rms_eps), self.token)
 
     def outputs(self, x: Tensor) -> Tensor:
         """Predicted features [N, H] of the layer's outputs."""

@@ -64,7 +64,7 @@ class HydraNetwork(nn.Module):
         """Of head i = tokens.shape[1]: float32 [N, V']. rows [N, H]: the state before the anchor. tokens int64 [N, i]: the
         anchor and the drafted tokens."""
         count = tokens.shape[1]
-        embedded = rms(self.embedding[tokens], _EPS).flatten(1)
+        embedded = rms(self.embedding[tokens].float(), _EPS).flatten(1)
         joined = functional.linear(torch.cat([rms(rows, _EPS), embedded], dim=1), self.joins[count - 1])
         return functional.linear(self.heads[count - 1](rows + joined), self.head)
 

@@ -1,4 +1,4 @@
-"""The reduced draft vocabulary: the frequent tokens of the target's own text, end of sequence always among them.
+"""The reduced draft vocabulary: the frequent tokens of its conversations, end of sequence always among them.
 
 On a CPU the product with the vocabulary is most of a head's cost, and a 135M model's text is nearly all covered by a tenth
 of its vocabulary (FR-Spec, arXiv 2502.14856, section 3; EAGLE-3's draft vocabulary). Draft index i stands for target id

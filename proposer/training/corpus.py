@@ -56,10 +56,10 @@ class Batch:
 
 
 def token_counts(conversations: Sequence[Conversation]) -> Counter[int]:
-    """How often each token occurs in answers."""
+    """How often each token occurs in conversations: prompts count too, for answers copy from them."""
     counts: Counter[int] = Counter()
     for one in conversations:
-        counts.update(one.tokens[one.answer_start :].tolist())
+        counts.update(one.tokens.tolist())
     return counts
 
 

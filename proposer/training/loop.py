@@ -29,7 +29,7 @@ class Recipe:
     token_budget: int
     batch_tokens: int = 1024
     learning_rate: float = 1e-3
-    warmup: float = 0.03
+    warmup: float = 0.05
     weight_decay: float = 0.01
     clip: float = 0.5
     seed: int = 0

@@ -64,13 +64,13 @@ def recipe_of(name: str, *, depth: int = 0, inner: int = 0, taps: Sequence[str] 
             "clover", steps, _clover(hard), 1e-3, shape={"prefix": 1, **layer}, objective="hard labels"
         ),
         "eagle": FamilyRecipe(
-            "eagle", steps, _eagle(eagle), 4e-4, shape=layer, objective=f"teacher law, features, {steps} steps"
+            "eagle", steps, _eagle(eagle), 1e-4, shape=layer, objective=f"teacher law, features, {steps} steps"
         ),
         "eagle3": FamilyRecipe(
             "eagle3",
             steps,
             _eagle(eagle),
-            4e-4,
+            1e-4,
             taps=tuple(taps) or ("layer:2", "layer:14", FINAL),
             shape=layer,
             objective=f"teacher law, {steps} steps",

@@ -109,8 +109,7 @@ def train_head(
 def _vocabulary(
     path: Path, conversations: Sequence[Conversation], size: int, target_size: int, eos_ids: Sequence[int]
 ) -> DraftVocabulary:
-    """The frequent tokens of the training answers; those of the run's first start where it is continued, over whatever data:
-    the state's rows mean them."""
+    """The frequent tokens of the training conversations, fixed at the run's first start: the state's rows mean them."""
     if path.exists():
         ids = np.array(json.loads(path.read_text(encoding="utf-8")), np.int64)
         return DraftVocabulary(ids, target_size=target_size, eos_ids=eos_ids)

@@ -72,7 +72,7 @@ def _fit(
     for one in examples:
         start, stop = max(one.answer_start - 2, 0), len(one.tokens) - 2
         rows = [rms(one.hidden[tap][start:stop].float(), eps) for tap in taps]
-        x = torch.cat([*rows, rms(network.embedding[one.tokens[start + 1 : stop + 1]], eps)], dim=1)
+        x = torch.cat([*rows, rms(network.embedding[one.tokens[start + 1 : stop + 1]].float(), eps)], dim=1)
         y = one.hidden[FINAL][start + 1 : stop + 1].float() / gain
         gram += x.T @ x
         moment += x.T @ y

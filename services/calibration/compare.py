@@ -30,17 +30,12 @@ class Way:
 
 @dataclass
 class Result:
-    """Per prompt, in order: tokens and seconds of the rounds. rounds: all ledgers."""
+    """Per prompt, in order: tokens and seconds of the rounds, and the CPU's. rounds: all ledgers."""
 
-    tokens: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    pairs: list[tuple[float, float]] = field(default_factory=list)
+    cpu_pairs: list[tuple[float, float]] = field(default_factory=list)
     rounds: list[RoundLedger] = field(default_factory=list)
     texts: list[tuple[int, ...]] = field(default_factory=list)
-
-    @property
-    def pairs(self) -> list[tuple[float, float]]:
-        """(tokens, seconds) of each prompt."""
-        return list(zip(map(float, self.tokens), self.seconds, strict=True))
 
     @property
     def tokens_per_round(self) -> float:
@@ -49,7 +44,7 @@ class Result:
     @property
     def tokens_per_second(self) -> float:
         """Total tokens over total seconds."""
-        return sum(self.tokens) / sum(self.seconds)
+        return sum(tokens for tokens, _ in self.pairs) / sum(seconds for _, seconds in self.pairs)
 
     @property
     def failures(self) -> set[str]:
@@ -84,16 +79,15 @@ async def compare(
                 prompts[index], own, (way.source,), node_budget=budget, max_depth=depth, verifier=verifier
             )
         into = results[PLAIN if way is None else way.source]
-        into.tokens.append(len(observed.tokens))
-        into.seconds.append(observed.seconds)
+        into.pairs.append((float(len(observed.tokens)), observed.seconds))
+        into.cpu_pairs.append((float(observed.later_tokens), observed.later_cpu_seconds))
         into.rounds.extend(observed.rounds)
         into.texts.append(observed.tokens)
 
     for way in order:
         await run(way, 0)
-    for result in results.values():
-        for kept in (result.tokens, result.seconds, result.rounds, result.texts):
-            kept.clear()
+    for name in results:
+        results[name] = Result()
     for turn in range(repeats):
         for index in range(len(prompts)):
             shift = (index + turn) % len(order)

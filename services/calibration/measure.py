@@ -58,8 +58,11 @@ async def measure(
         raise FailedPrecondition("source", f"{name!r} is not served here; there are {', '.join(sorted(described))}")
     target = (await stack.verifier.describe()).target
     tally = AcceptanceTally(measuring.depths, measuring.ranks)
+    levels: list[int] = []
 
     def watch(graph: CandidateGraph, receipt: Receipt) -> None:
+        if len(graph):
+            levels.append(int(graph.depths.max()))
         tally.add(graph, receipt.accepted_rows, source=name, ended=receipt.finish is not FinishReason.NONE)
 
     drafted: list[RoundLedger] = []
@@ -112,7 +115,7 @@ async def measure(
         rounds=len(drafted),
         committed=sum(ledger.committed for ledger in drafted),
         curve=curve,
-        draft_ns=round(drafting_us * 1e3 / max(1, sum(1 for row in trials if row[0]))),
+        draft_ns=round(drafting_us * 1e3 / statistics.median(levels)),
         fixed_ns=max(0, round((besides_us - overhead_us) * 1e3)),
         overhead_ns=max(0, round(overhead_us * 1e3)),
     )

@@ -30,7 +30,7 @@ from verifier.local import LocalVerifier
 Watch = Callable[[CandidateGraph, Receipt], None]
 
 # Waiting for a draft must not be cut short here: a source that is late is not measured at all.
-_PATIENCE_MS = 10_000.0
+_PATIENCE_MS = 600_000.0
 
 
 class WatchedVerifier:
@@ -61,10 +61,16 @@ class WatchedVerifier:
 
 @dataclass(frozen=True)
 class Observed:
-    """One generation. seconds: of its rounds, prefill not included. rounds: their ledgers."""
+    """One generation. seconds: of its rounds, prefill not included. rounds: their ledgers.
+
+    later_tokens, later_cpu_seconds: of all rounds but the first, in this process's CPU time over all threads: what waiting
+    for a busy machine does not change.
+    """
 
     tokens: tuple[int, ...]
     seconds: float
+    later_tokens: int
+    later_cpu_seconds: float
     rounds: tuple[RoundLedger, ...]
     final: Final
 
@@ -102,17 +108,27 @@ class LocalStack:
         started: float | None = None
         final: Final | None = None
         ended = before = time.perf_counter()
+        first_tokens, cpu_after_first, cpu_ended = 0, 0.0, 0.0
         async for event in self.orchestrator.generate(request):
             if isinstance(event, Chunk):
-                ended = time.perf_counter()
+                ended, cpu_ended = time.perf_counter(), time.process_time()
                 tokens.extend(event.token_ids)
+                if not rounds:
+                    first_tokens, cpu_after_first = len(tokens), cpu_ended
                 if event.round is not None:
                     rounds.append(event.round.ledger)
                     started = started if started is not None else ended - event.round.ledger.total_us / 1e6
             else:
                 final = event
         assert final is not None
-        return Observed(tuple(tokens), ended - (before if started is None else started), tuple(rounds), final)
+        return Observed(
+            tuple(tokens),
+            ended - (before if started is None else started),
+            len(tokens) - first_tokens,
+            cpu_ended - cpu_after_first,
+            tuple(rounds),
+            final,
+        )
 
 
 @asynccontextmanager

@@ -63,6 +63,9 @@ def build(
         int, typer.Option(help="Drop documents that share so many consecutive words with an excluded text.")
     ] = 13,
     tenant: Annotated[list[str] | None, typer.Option(help="Who may see the index; default: everybody.")] = None,
+    unit_mib: Annotated[
+        int, typer.Option(help="MiB of source that make a segment; 0: about 8 segments, of 16 to 128 MiB.", min=0)
+    ] = 0,
     ray: Annotated[
         str,
         typer.Option(help="Build on a Ray cluster: local, auto or host:port. Paths and Redis as its nodes see them."),
@@ -102,6 +105,7 @@ def build(
                 ngram=ngram,
                 tenants=tenant or (),
                 on_ray=OnRay(ray, _url(settings), settings.redis_namespace) if ray else None,
+                unit_bytes=unit_mib << 20 or None,
                 progress=StepBars(bars, name),
             )
     report = built.report

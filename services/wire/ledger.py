@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from contracts.errors import InvalidArgument
-from contracts.ledger import COMPONENTS, LedgerSum, RoundLedger
+from contracts.ledger import COMPONENTS, IndexMatch, LedgerSum, RoundLedger
 from protos.draftproof.v1 import ledger_pb2 as pb
 from services.wire.scalars import duration, finite
 
@@ -28,6 +28,10 @@ def encode_round_ledger(ledger: RoundLedger) -> pb.RoundLedger:
         proposed_by=dict(ledger.proposed_by),
         accepted_by=dict(ledger.accepted_by),
         failures=dict(ledger.failures),
+        matches={
+            source: pb.IndexMatch(length=match.length, count=match.count, truncated=match.truncated)
+            for source, match in ledger.matches.items()
+        },
     )
 
 
@@ -41,6 +45,9 @@ def decode_round_ledger(message: pb.RoundLedger) -> RoundLedger:
         proposed_by=dict(message.proposed_by),
         accepted_by=dict(message.accepted_by),
         failures=dict(message.failures),
+        matches={
+            source: IndexMatch(match.length, match.count, match.truncated) for source, match in message.matches.items()
+        },
     )
 
 
@@ -56,6 +63,8 @@ def encode_ledger(ledger: LedgerSum) -> pb.LedgerSum:
         accepted_by=dict(ledger.accepted_by),
         failed_by=dict(ledger.failed_by),
         plain_step_us=ledger.plain_step_us,
+        missed_by=dict(ledger.missed_by),
+        truncated_by=dict(ledger.truncated_by),
     )
 
 
@@ -71,4 +80,6 @@ def decode_ledger(message: pb.LedgerSum) -> LedgerSum:
         accepted_by=dict(message.accepted_by),
         failed_by=dict(message.failed_by),
         plain_step_us=duration(message.plain_step_us, "ledger.plain_step_us"),
+        missed_by=dict(message.missed_by),
+        truncated_by=dict(message.truncated_by),
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts.errors import FailedPrecondition, NotFound
+from contracts.errors import FailedPrecondition, NotFound, PermissionDenied
 from contracts.ports import RetrieverPort
-from contracts.retrieval import RetrievalQuery
+from contracts.retrieval import PublishedOutput, RetrievalQuery
 from protos.draftproof.v1.retriever_pb2_grpc import add_RetrieverServiceServicer_to_server
 from retriever.library import Library
 from retriever.memory_store import MemoryStore
@@ -112,3 +112,46 @@ async def test_many_at_once(port: RetrieverPort) -> None:
     for query, found in zip(queries, await asyncio.gather(*map(port.retrieve, queries)), strict=True):
         assert found.match_length == 2
         assert found.depths.max() <= query.max_depth
+
+
+async def test_an_index_is_described_and_answered_only_for_those_who_may_see_it(tmp_path: Path) -> None:
+    store = MemoryStore()
+    for name, tenants in (("open", ()), ("secret", ("alice",))):
+        data = build_segment([np.array(CORPUS, dtype=np.int64)])
+        manifest = ReleaseManifest(
+            name, "CC0", "", FakeTokenizer.digest, "none", VOCAB, 16, 16, "here", "toy", tenants=tenants
+        )
+        entry = SegmentEntry(segment_digest(data), len(data), len(CORPUS))
+        release = Release(manifest, (entry,))
+        publish(store, release, {entry.digest: data})
+        activate(store, name, release.release_id)
+    library = Library(store, tmp_path)
+    library.poll()
+    servicer = RetrieverServicer(LocalRetriever(Retriever(library)))
+    async with served(SERVICE, lambda server: add_RetrieverServiceServicer_to_server(servicer, server)) as endpoint:
+        client = RetrieverClient(endpoint)
+        seen = {tenant: {i.index: i.release for i in await client.describe(tenant)} for tenant in ("", "alice", "bob")}
+        assert {tenant: sorted(names) for tenant, names in seen.items()} == {
+            "": ["open"],
+            "alice": ["open", "secret"],
+            "bob": ["open"],
+        }
+        query = RetrievalQuery("secret", seen["alice"]["secret"], np.array([1, 2]), 8, 4, max_match=8, tenant="alice")
+        assert not (await client.retrieve(query)).miss
+        with pytest.raises(NotFound, match="index"):
+            await client.retrieve(replace(query, tenant="bob"))
+        await client.close()
+
+
+async def test_nothing_is_recorded_without_a_policy(port: RetrieverPort) -> None:
+    with pytest.raises(PermissionDenied, match="live"):
+        await port.record(PublishedOutput("toy", "", "entry", np.array([1, 2])))
+
+
+async def test_the_answer_says_what_it_was_made_from(tmp_path: Path) -> None:
+    port = local_retriever(tmp_path)
+    query = await query_for(port, [1, 2])
+    found = await port.retrieve(query)
+    assert (found.release, found.live_generation, found.live_gone) == (query.release, 0, False)
+    gone = await port.retrieve(replace(query, live_generation=5))
+    assert (gone.release, gone.live_generation, gone.live_gone, gone.miss) == (query.release, 5, True, True)

@@ -1,7 +1,6 @@
 """The verification algorithms by name, one a file.
 
-`smc` is listed so that its capability is described, but it declares no topology: negotiation refuses every candidate graph
-for it, and every session that names sources, so it cannot be bound by mistake.
+`smc` is what a session of a particle group runs (verifier/particle_group.py); admission refuses it to every other session.
 """
 
 from __future__ import annotations

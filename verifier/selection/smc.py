@@ -5,15 +5,16 @@ decoding". N particles draft K tokens each, independently; the target scores all
 log-weight grows by sum_j log p(d_j) - log q(d_j); one target token is appended; if the effective sample size falls below
 a threshold, ancestors are drawn and weights reset. Every particle grows by exactly K + 1 tokens a round.
 
-A population is not a candidate graph: its particles are separate prefixes (a group of sessions), it has no frontier to
-publish round by round, and only its end result is output. So the engine drives it with these pure steps, and `Smc` in the
-registry declares no topology at all: negotiation refuses every graph for it. What it does select is the empty graph, the
-K = 0 anchor, which is a plain target sample.
+A population is not a candidate graph: its particles are separate prefixes, a group of sessions, and only its end result
+is output. verifier/particle_group.py drives the group with these pure steps; `Smc` is what each of its sessions runs: it
+publishes a drafted block whole, and one target token. Admission binds it to sources of the population relation only, which
+no proposer declares, so no Generate can run it by mistake.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +22,11 @@ import numpy.typing as npt
 
 from contracts.capability import Exactness, VerifierCapability
 from contracts.draft_law import DraftLaw
-from contracts.errors import FailedPrecondition, InvalidArgument
+from contracts.errors import InvalidArgument
 from contracts.graph import CandidateGraph
 from contracts.randomness import Chooser, Purpose
 from contracts.receipt import Closing
-from contracts.topology import ANCHOR, ProbabilitySemantics, SamplingRelation
+from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from models.laws import TargetLaws
 from verifier.selection.base import Selection
 
@@ -46,12 +47,15 @@ def block_log_weight(laws: TargetLaws, tokens: tuple[int, ...], drafts: tuple[Dr
     return total
 
 
-def normalised(log_weights: Floats) -> Floats:
-    """float64 [N] weights that sum to 1; uniform if all are -inf (every particle left the target's support)."""
+def relative(log_weights: Floats) -> Floats:
+    """float64 [N] weights, the largest being 1; all 1 if all are -inf (every particle left the target's support)."""
     top = float(log_weights.max())
-    if top == -math.inf:
-        return np.full(len(log_weights), 1.0 / len(log_weights))
-    weights = np.exp(log_weights - top)
+    return np.ones(len(log_weights)) if top == -math.inf else np.asarray(np.exp(log_weights - top))
+
+
+def normalised(log_weights: Floats) -> Floats:
+    """`relative`, summing to 1."""
+    weights = relative(log_weights)
     return np.asarray(weights / weights.sum())
 
 
@@ -80,10 +84,11 @@ def reweigh(
     """
     count = len(log_weights)
     grown = log_weights + block_log_weights
-    weights = normalised(grown)
-    ess = effective_sample_size(weights)
+    # Not of the normalised ones, whose rounding would make equal weights fall below N.
+    ess = effective_sample_size(relative(grown))
     if ess >= ess_threshold:
         return Population(grown, tuple(range(count)), ess, False)
+    weights = normalised(grown)
     ancestors = tuple(chooser.categorical(weights, Purpose.RESAMPLE, name, n) for n in range(count))
     return Population(np.zeros(count), ancestors, ess, True)
 
@@ -98,38 +103,53 @@ def pick(population: Population, chooser: Chooser, *, name: str) -> int:
 class Certificate:
     """What an SMC result is worth. The scales are those of theorem 3.1 without its constants.
 
-    l1_bias_scale: sqrt((1 + chi2) / N). mse_scale: (1 + chi2) / N. `resampling_bounded` is False: the paper leaves the
-    resampling step's error open, so after any resampling the scales are a description, not a bound.
+    exactness: EXACT only if nothing was drafted. (Equal laws are exact too, with all weights 1, but weights that were seen
+    do not prove laws equal.) drafted: K. chi_square: estimate of chi2(p || q) of a block, the largest of all rounds.
+    l1_bias_scale: sqrt((1 + chi2) / N). mse_scale: (1 + chi2) / N. ess: effective sample size after each round, before its
+    resampling. log_normaliser: log of the unbiased estimate of sum_x q(x) p(x) / q(x), which is 1: how far it is from 0
+    tells how well the particles cover the target. `resampling_bounded` is False: the paper leaves the resampling
+    step's error open, so after any resampling the scales are a description, not a bound.
     """
 
     exactness: Exactness
     particles: int
+    drafted: int
     chi_square: float
     l1_bias_scale: float
     mse_scale: float
+    ess: tuple[float, ...] = ()
+    log_normaliser: float = 0.0
+    resamplings: int = 0
     resampling_bounded: bool = False
 
 
-def certify(block_ratios: npt.ArrayLike, *, particles: int, drafted: int) -> Certificate:
-    """Certificate from observed block ratios prod p/q [M], chi2(p || q) estimated by mean((W - 1)^2).
-
-    Exact in two cases: nothing drafted (K = 0), and all ratios exactly 1 (q = p).
-    """
-    ratios = np.asarray(block_ratios, dtype=np.float64)
-    exact = drafted == 0 or bool(np.all(ratios == 1.0))
-    chi_square = 0.0 if exact else float(((ratios - 1.0) ** 2).mean())
-    scale = (1.0 + chi_square) / particles
+def certify(
+    chi_square: float,
+    *,
+    particles: int,
+    drafted: int,
+    ess: Sequence[float] = (),
+    log_normaliser: float = 0.0,
+    resamplings: int = 0,
+) -> Certificate:
+    """The certificate of a run; chi_square: estimated by mean((W - 1)^2) over the block ratios W = prod p / q of a round."""
+    exact = drafted == 0
+    scale = 0.0 if exact else (1.0 + chi_square) / particles
     return Certificate(
         Exactness.EXACT if exact else Exactness.APPROXIMATE,
         particles,
+        drafted,
         chi_square,
-        0.0 if exact else math.sqrt(scale),
-        0.0 if exact else scale,
+        math.sqrt(scale),
+        scale,
+        tuple(ess),
+        log_normaliser,
+        resamplings,
     )
 
 
 class Smc:
-    """The registry's entry: describes the promise, binds no graph (see the module's docstring)."""
+    """One particle's session: accepts its whole block (see the module's docstring)."""
 
     capability = VerifierCapability(
         name="smc",
@@ -137,13 +157,13 @@ class Smc:
         promise="approximately the target's law; error of order (1 + chi2(p || q)) / N per round, resampling not bounded",
         semantics=frozenset({ProbabilitySemantics.NORMALIZED_CONDITIONAL}),
         relations=frozenset({SamplingRelation.POPULATION}),
-        topologies=frozenset(),
+        topologies=frozenset({Topology.SEQUENCE}),
         needs_law=True,
+        single_source=True,
         sampling_only=True,
     )
 
     def select(self, graph: CandidateGraph, laws: TargetLaws, chooser: Chooser, *, prefix_len: int) -> Selection:
-        """The K = 0 anchor: a target sample. Raises FailedPrecondition for any candidates."""
-        if len(graph):
-            raise FailedPrecondition("proposal.topology", "smc weighs populations; it selects from no candidate graph")
-        return Selection((), laws.sample(ANCHOR, prefix_len, chooser), Closing.SAMPLE)
+        """The block, then a target sample; of an empty graph (K = 0) the sample alone. The weight is the group's affair."""
+        last = len(graph) - 1
+        return Selection(tuple(range(len(graph))), laws.sample(last, prefix_len + len(graph), chooser), Closing.SAMPLE)

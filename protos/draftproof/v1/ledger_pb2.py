@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/draftproof/v1/ledger.proto\x12\rdraftproof.v1\"\x95\x04\n\x0bRoundLedger\x12\x43\n\rcomponents_us\x18\x01 \x03(\x0b\x32,.draftproof.v1.RoundLedger.ComponentsUsEntry\x12\x11\n\tcommitted\x18\x02 \x01(\r\x12\x12\n\ncandidates\x18\x03 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\r\x12?\n\x0bproposed_by\x18\x05 \x03(\x0b\x32*.draftproof.v1.RoundLedger.ProposedByEntry\x12?\n\x0b\x61\x63\x63\x65pted_by\x18\x06 \x03(\x0b\x32*.draftproof.v1.RoundLedger.AcceptedByEntry\x12:\n\x08\x66\x61ilures\x18\x07 \x03(\x0b\x32(.draftproof.v1.RoundLedger.FailuresEntry\x1a\x33\n\x11\x43omponentsUsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fProposedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x31\n\x0f\x41\x63\x63\x65ptedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb3\x04\n\tLedgerSum\x12\x0e\n\x06rounds\x18\x01 \x01(\x04\x12\x41\n\rcomponents_us\x18\x02 \x03(\x0b\x32*.draftproof.v1.LedgerSum.ComponentsUsEntry\x12\x11\n\tcommitted\x18\x03 \x01(\x04\x12\x12\n\ncandidates\x18\x04 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\x04\x12=\n\x0bproposed_by\x18\x06 \x03(\x0b\x32(.draftproof.v1.LedgerSum.ProposedByEntry\x12=\n\x0b\x61\x63\x63\x65pted_by\x18\x07 \x03(\x0b\x32(.draftproof.v1.LedgerSum.AcceptedByEntry\x12\x39\n\tfailed_by\x18\x08 \x03(\x0b\x32&.draftproof.v1.LedgerSum.FailedByEntry\x12\x15\n\rplain_step_us\x18\t \x01(\x01\x1a\x33\n\x11\x43omponentsUsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fProposedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x31\n\x0f\x41\x63\x63\x65ptedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rFailedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/draftproof/v1/ledger.proto\x12\rdraftproof.v1\"\x9a\x05\n\x0bRoundLedger\x12\x43\n\rcomponents_us\x18\x01 \x03(\x0b\x32,.draftproof.v1.RoundLedger.ComponentsUsEntry\x12\x11\n\tcommitted\x18\x02 \x01(\r\x12\x12\n\ncandidates\x18\x03 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x04 \x01(\r\x12?\n\x0bproposed_by\x18\x05 \x03(\x0b\x32*.draftproof.v1.RoundLedger.ProposedByEntry\x12?\n\x0b\x61\x63\x63\x65pted_by\x18\x06 \x03(\x0b\x32*.draftproof.v1.RoundLedger.AcceptedByEntry\x12:\n\x08\x66\x61ilures\x18\x07 \x03(\x0b\x32(.draftproof.v1.RoundLedger.FailuresEntry\x12\x38\n\x07matches\x18\x08 \x03(\x0b\x32\'.draftproof.v1.RoundLedger.MatchesEntry\x1a\x33\n\x11\x43omponentsUsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fProposedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x31\n\x0f\x41\x63\x63\x65ptedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1aI\n\x0cMatchesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12(\n\x05value\x18\x02 \x01(\x0b\x32\x19.draftproof.v1.IndexMatch:\x02\x38\x01\">\n\nIndexMatch\x12\x0e\n\x06length\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x12\x11\n\ttruncated\x18\x03 \x01(\x08\"\x94\x06\n\tLedgerSum\x12\x0e\n\x06rounds\x18\x01 \x01(\x04\x12\x41\n\rcomponents_us\x18\x02 \x03(\x0b\x32*.draftproof.v1.LedgerSum.ComponentsUsEntry\x12\x11\n\tcommitted\x18\x03 \x01(\x04\x12\x12\n\ncandidates\x18\x04 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\x04\x12=\n\x0bproposed_by\x18\x06 \x03(\x0b\x32(.draftproof.v1.LedgerSum.ProposedByEntry\x12=\n\x0b\x61\x63\x63\x65pted_by\x18\x07 \x03(\x0b\x32(.draftproof.v1.LedgerSum.AcceptedByEntry\x12\x39\n\tfailed_by\x18\x08 \x03(\x0b\x32&.draftproof.v1.LedgerSum.FailedByEntry\x12\x15\n\rplain_step_us\x18\t \x01(\x01\x12\x39\n\tmissed_by\x18\n \x03(\x0b\x32&.draftproof.v1.LedgerSum.MissedByEntry\x12?\n\x0ctruncated_by\x18\x0b \x03(\x0b\x32).draftproof.v1.LedgerSum.TruncatedByEntry\x1a\x33\n\x11\x43omponentsUsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fProposedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x31\n\x0f\x41\x63\x63\x65ptedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rFailedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rMissedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x32\n\x10TruncatedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,6 +39,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROUNDLEDGER_ACCEPTEDBYENTRY']._serialized_options = b'8\001'
   _globals['_ROUNDLEDGER_FAILURESENTRY']._loaded_options = None
   _globals['_ROUNDLEDGER_FAILURESENTRY']._serialized_options = b'8\001'
+  _globals['_ROUNDLEDGER_MATCHESENTRY']._loaded_options = None
+  _globals['_ROUNDLEDGER_MATCHESENTRY']._serialized_options = b'8\001'
   _globals['_LEDGERSUM_COMPONENTSUSENTRY']._loaded_options = None
   _globals['_LEDGERSUM_COMPONENTSUSENTRY']._serialized_options = b'8\001'
   _globals['_LEDGERSUM_PROPOSEDBYENTRY']._loaded_options = None
@@ -47,24 +49,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEDGERSUM_ACCEPTEDBYENTRY']._serialized_options = b'8\001'
   _globals['_LEDGERSUM_FAILEDBYENTRY']._loaded_options = None
   _globals['_LEDGERSUM_FAILEDBYENTRY']._serialized_options = b'8\001'
+  _globals['_LEDGERSUM_MISSEDBYENTRY']._loaded_options = None
+  _globals['_LEDGERSUM_MISSEDBYENTRY']._serialized_options = b'8\001'
+  _globals['_LEDGERSUM_TRUNCATEDBYENTRY']._loaded_options = None
+  _globals['_LEDGERSUM_TRUNCATEDBYENTRY']._serialized_options = b'8\001'
   _globals['_ROUNDLEDGER']._serialized_start=53
-  _globals['_ROUNDLEDGER']._serialized_end=586
-  _globals['_ROUNDLEDGER_COMPONENTSUSENTRY']._serialized_start=384
-  _globals['_ROUNDLEDGER_COMPONENTSUSENTRY']._serialized_end=435
-  _globals['_ROUNDLEDGER_PROPOSEDBYENTRY']._serialized_start=437
-  _globals['_ROUNDLEDGER_PROPOSEDBYENTRY']._serialized_end=486
-  _globals['_ROUNDLEDGER_ACCEPTEDBYENTRY']._serialized_start=488
-  _globals['_ROUNDLEDGER_ACCEPTEDBYENTRY']._serialized_end=537
-  _globals['_ROUNDLEDGER_FAILURESENTRY']._serialized_start=539
-  _globals['_ROUNDLEDGER_FAILURESENTRY']._serialized_end=586
-  _globals['_LEDGERSUM']._serialized_start=589
-  _globals['_LEDGERSUM']._serialized_end=1152
-  _globals['_LEDGERSUM_COMPONENTSUSENTRY']._serialized_start=384
-  _globals['_LEDGERSUM_COMPONENTSUSENTRY']._serialized_end=435
-  _globals['_LEDGERSUM_PROPOSEDBYENTRY']._serialized_start=437
-  _globals['_LEDGERSUM_PROPOSEDBYENTRY']._serialized_end=486
-  _globals['_LEDGERSUM_ACCEPTEDBYENTRY']._serialized_start=488
-  _globals['_LEDGERSUM_ACCEPTEDBYENTRY']._serialized_end=537
-  _globals['_LEDGERSUM_FAILEDBYENTRY']._serialized_start=1105
-  _globals['_LEDGERSUM_FAILEDBYENTRY']._serialized_end=1152
+  _globals['_ROUNDLEDGER']._serialized_end=719
+  _globals['_ROUNDLEDGER_COMPONENTSUSENTRY']._serialized_start=442
+  _globals['_ROUNDLEDGER_COMPONENTSUSENTRY']._serialized_end=493
+  _globals['_ROUNDLEDGER_PROPOSEDBYENTRY']._serialized_start=495
+  _globals['_ROUNDLEDGER_PROPOSEDBYENTRY']._serialized_end=544
+  _globals['_ROUNDLEDGER_ACCEPTEDBYENTRY']._serialized_start=546
+  _globals['_ROUNDLEDGER_ACCEPTEDBYENTRY']._serialized_end=595
+  _globals['_ROUNDLEDGER_FAILURESENTRY']._serialized_start=597
+  _globals['_ROUNDLEDGER_FAILURESENTRY']._serialized_end=644
+  _globals['_ROUNDLEDGER_MATCHESENTRY']._serialized_start=646
+  _globals['_ROUNDLEDGER_MATCHESENTRY']._serialized_end=719
+  _globals['_INDEXMATCH']._serialized_start=721
+  _globals['_INDEXMATCH']._serialized_end=783
+  _globals['_LEDGERSUM']._serialized_start=786
+  _globals['_LEDGERSUM']._serialized_end=1574
+  _globals['_LEDGERSUM_COMPONENTSUSENTRY']._serialized_start=442
+  _globals['_LEDGERSUM_COMPONENTSUSENTRY']._serialized_end=493
+  _globals['_LEDGERSUM_PROPOSEDBYENTRY']._serialized_start=495
+  _globals['_LEDGERSUM_PROPOSEDBYENTRY']._serialized_end=544
+  _globals['_LEDGERSUM_ACCEPTEDBYENTRY']._serialized_start=546
+  _globals['_LEDGERSUM_ACCEPTEDBYENTRY']._serialized_end=595
+  _globals['_LEDGERSUM_FAILEDBYENTRY']._serialized_start=1426
+  _globals['_LEDGERSUM_FAILEDBYENTRY']._serialized_end=1473
+  _globals['_LEDGERSUM_MISSEDBYENTRY']._serialized_start=1475
+  _globals['_LEDGERSUM_MISSEDBYENTRY']._serialized_end=1522
+  _globals['_LEDGERSUM_TRUNCATEDBYENTRY']._serialized_start=1524
+  _globals['_LEDGERSUM_TRUNCATEDBYENTRY']._serialized_end=1574
 # @@protoc_insertion_point(module_scope)

@@ -104,6 +104,27 @@ class RoundLedger(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class MatchesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___IndexMatch: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___IndexMatch | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     COMPONENTS_US_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
     CANDIDATES_FIELD_NUMBER: _builtins.int
@@ -111,6 +132,7 @@ class RoundLedger(_message.Message):
     PROPOSED_BY_FIELD_NUMBER: _builtins.int
     ACCEPTED_BY_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
+    MATCHES_FIELD_NUMBER: _builtins.int
     committed: _builtins.int
     """Published tokens."""
     candidates: _builtins.int
@@ -133,6 +155,10 @@ class RoundLedger(_message.Message):
     def failures(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Reasons by source that failed or was late."""
 
+    @_builtins.property
+    def matches(self) -> _containers.MessageMap[_builtins.str, Global___IndexMatch]:
+        """What indexes found, by source."""
+
     def __init__(
         self,
         *,
@@ -143,14 +169,45 @@ class RoundLedger(_message.Message):
         proposed_by: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         accepted_by: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         failures: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        matches: _abc.Mapping[_builtins.str, Global___IndexMatch] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "accepted_by", b"accepted_by", "candidates", b"candidates", "committed", b"committed", "components_us", b"components_us", "failures", b"failures", "proposed_by", b"proposed_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "accepted_by", b"accepted_by", "candidates", b"candidates", "committed", b"committed", "components_us", b"components_us", "failures", b"failures", "matches", b"matches", "proposed_by", b"proposed_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoundLedger: _TypeAlias = RoundLedger  # noqa: Y015
+
+@_typing.final
+class IndexMatch(_message.Message):
+    """What an index found in a round."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LENGTH_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    length: _builtins.int
+    """Tokens of the longest suffix matched; 0: a miss."""
+    count: _builtins.int
+    """Its occurrences."""
+    truncated: _builtins.bool
+    """The node budget cut its trie."""
+    def __init__(
+        self,
+        *,
+        length: _builtins.int = ...,
+        count: _builtins.int = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "length", b"length", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IndexMatch: _TypeAlias = IndexMatch  # noqa: Y015
 
 @_typing.final
 class LedgerSum(_message.Message):
@@ -238,6 +295,46 @@ class LedgerSum(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class MissedByEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class TruncatedByEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ROUNDS_FIELD_NUMBER: _builtins.int
     COMPONENTS_US_FIELD_NUMBER: _builtins.int
     COMMITTED_FIELD_NUMBER: _builtins.int
@@ -247,6 +344,8 @@ class LedgerSum(_message.Message):
     ACCEPTED_BY_FIELD_NUMBER: _builtins.int
     FAILED_BY_FIELD_NUMBER: _builtins.int
     PLAIN_STEP_US_FIELD_NUMBER: _builtins.int
+    MISSED_BY_FIELD_NUMBER: _builtins.int
+    TRUNCATED_BY_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Rounds, that is target passes."""
     committed: _builtins.int
@@ -273,6 +372,14 @@ class LedgerSum(_message.Message):
     def failed_by(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Rounds in which a source failed or was late, by source."""
 
+    @_builtins.property
+    def missed_by(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Rounds in which an index found nothing, by source."""
+
+    @_builtins.property
+    def truncated_by(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Rounds in which the node budget cut what an index found, by source."""
+
     def __init__(
         self,
         *,
@@ -285,10 +392,12 @@ class LedgerSum(_message.Message):
         accepted_by: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         failed_by: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         plain_step_us: _builtins.float = ...,
+        missed_by: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        truncated_by: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "accepted_by", b"accepted_by", "candidates", b"candidates", "committed", b"committed", "components_us", b"components_us", "failed_by", b"failed_by", "plain_step_us", b"plain_step_us", "proposed_by", b"proposed_by", "rounds", b"rounds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "accepted_by", b"accepted_by", "candidates", b"candidates", "committed", b"committed", "components_us", b"components_us", "failed_by", b"failed_by", "missed_by", b"missed_by", "plain_step_us", b"plain_step_us", "proposed_by", b"proposed_by", "rounds", b"rounds", "truncated_by", b"truncated_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -54,18 +54,22 @@ def golden() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_accepted_nodes_equal_the_published_ones_except_where_padding_was_counted(rule: str) -> None:
+def test_accepted_nodes_equal_the_published_ones(rule: str) -> None:
     data = golden()
     name, temperature = RULES[rule]
     for case in data["cases"]:
         parents, _ = parents_of(data["choices"][case["tree"]])
-        ours = select(name, temperature, case["node_tokens"][1:], parents, np.array(case["node_logits"]))
         published = case["results"][rule]
-        if published["official_accepted_padding"]:
-            assert ours != published["accepted_node_path"]
-        else:
-            assert ours == published["accepted_node_path"]
-            assert len(ours) - 1 == published["accept_length"]
+        ours = select(name, temperature, case["node_tokens"][1:], parents, np.array(case["node_logits"]))
+        assert ours == published["accepted_node_path"]
+        assert len(ours) - 1 == published["accept_length"]
+
+
+def test_no_golden_case_counts_padding_so_the_difference_is_shown_by_a_case_of_ours() -> None:
+    # If the file ever holds one, the equality above is wrong for it and this says why. Ours is the last test here.
+    marked = [rule["official_accepted_padding"] for case in golden()["cases"] for rule in case["results"].values()]
+    assert marked
+    assert not any(marked)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -38,8 +37,8 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Backend:
 def run(
     backend: Backend, slot: KVSlot, tokens: Sequence[int], positions: Sequence[int], parents: Sequence[int]
 ) -> torch.Tensor:
-    arrays: list[npt.NDArray[np.int64]] = [np.array(values, dtype=np.int64) for values in (tokens, positions, parents)]
-    return backend.forward([RowBlock(slot, *arrays)]).logits[0].clone()
+    ids, places, above = (np.array(values, dtype=np.int64) for values in (tokens, positions, parents))
+    return backend.forward([RowBlock(slot, ids, places, above)]).logits[0].clone()
 
 
 def alone(backend: Backend, text: Sequence[int]) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contracts.ledger import COMPONENTS, RoundLedger, sum_ledgers
+from contracts.ledger import COMPONENTS, IndexMatch, RoundLedger, sum_ledgers
 
 
 def test_components_add_up_and_overhead_leaves_out_the_useful_work() -> None:
@@ -30,6 +30,16 @@ def test_counts_by_source_are_summed_and_failures_counted_per_round() -> None:
     assert total.proposed_by == {"a": 5, "b": 4}
     assert total.accepted_by == {"a": 1}
     assert total.failed_by == {"b": 2}
+
+
+def test_misses_and_truncations_of_indexes_are_counted_per_round() -> None:
+    rounds = [
+        RoundLedger(matches={"retrieval": IndexMatch(0, 0, False)}),
+        RoundLedger(matches={"retrieval": IndexMatch(7, 3, True), "retrieval:b": IndexMatch(2, 1, False)}),
+        RoundLedger(),
+    ]
+    total = sum_ledgers(rounds)
+    assert (total.missed_by, total.truncated_by) == ({"retrieval": 1}, {"retrieval": 1})
 
 
 def test_an_empty_request_has_no_infinite_figures() -> None:

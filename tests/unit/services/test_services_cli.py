@@ -27,7 +27,22 @@ def run(words: Sequence[str], **environment: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.mark.parametrize("command", ["up", "generate", "chat", "demo", "doctor", "index build", "index gc", "serve"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "up",
+        "generate",
+        "chat",
+        "demo",
+        "doctor",
+        "index build",
+        "index compact",
+        "index gc",
+        "index history",
+        "index list",
+        "serve",
+    ],
+)
 def test_help_shows_how(command: str) -> None:
     done = run([*command.split(), "--help"])
     assert done.returncode == 0

@@ -11,16 +11,30 @@ from hypothesis import strategies as st
 from contracts.capability import Exactness
 from contracts.frontier import Frontier
 from contracts.graph import CandidateGraph
-from contracts.ledger import COMPONENTS, LedgerSum, RoundLedger
+from contracts.ledger import COMPONENTS, IndexMatch, LedgerSum, RoundLedger
 from contracts.manifest import RoundManifest
 from contracts.payload import payload_digest
 from contracts.ports import OpenSession, ProposeRequest, SessionOpened, VerifierDescription, VerifyRequest
 from contracts.receipt import Closing, FinishReason, TokenLogprob
-from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
+from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from contracts.sampling import SamplingPolicy
 from orchestrator.events import Certificate, Chunk, Final, RoundInfo, Usage
 from orchestrator.request import GenerateRequest
-from services.wire import candidate, capability, generate, manifest, proposer, receipt, retriever, sampling, verifier
+from retriever.corpus import Corpus
+from retriever.merging import AboveQuestion, BestQuestion, CountQuestion, LongestQuestion
+from retriever.trie import QueryLimits
+from services.wire import (
+    candidate,
+    capability,
+    generate,
+    manifest,
+    proposer,
+    receipt,
+    retriever,
+    retriever_parts,
+    sampling,
+    verifier,
+)
 from tests.unit.services import strategies as some
 
 
@@ -149,7 +163,7 @@ columns = st.lists(st.tuples(some.tokens, st.integers(-1, 4), st.integers(1, 9),
 @given(columns, some.counts, some.counts, st.booleans(), some.micros)
 def test_retrievals(rows: Any, length: int, count: int, truncated: bool, cost_us: float) -> None:
     arrays = [np.array([row[i] for row in rows], dtype=np.int64) for i in range(4)]
-    sent = Retrieval(length, count, *arrays, truncated, cost_us)
+    sent = Retrieval(length, count, *arrays, truncated, cost_us, "release", count, truncated)
     assert same(retriever.decode_retrieval(through(retriever.encode_retrieval(sent))), sent)
 
 
@@ -157,8 +171,36 @@ def test_retrievals(rows: Any, length: int, count: int, truncated: bool, cost_us
 def test_queries(suffix: list[int], name: str, number: int) -> None:
     sent = RetrievalQuery(name, "r", np.array(suffix, dtype=np.int64), 3, 4, 1, 9, "t", number)
     assert same(retriever.decode_query(through(retriever.encode_query(sent, call_id=1, traceparent=""))), sent)
-    index = IndexDescription(name, "r", "d", 49152, 64, 32, number, 2)
+    index = IndexDescription(name, "r", "d", 49152, 64, 32, number, 2, True, name, (name, "other"))
     assert retriever.decode_index(through(retriever.encode_index(index))) == index
+    output = PublishedOutput(name, "t", "entry", np.array(suffix, dtype=np.int64))
+    assert same(retriever.decode_output(through(retriever.encode_output(output))), output)
+
+
+@given(st.lists(st.tuples(some.tokens, st.integers(1, 9)), max_size=9), some.names, some.counts)
+def test_parts(rows: Any, name: str, number: int) -> None:
+    tokens, depths = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(2))
+    limits = QueryLimits(9, 2, 4, 7)
+    corpus = Corpus(name, "r", "t", number)
+    questions = (
+        LongestQuestion(tokens, limits),
+        BestQuestion(tokens, limits),
+        AboveQuestion(tokens, 4, number, 9),
+        CountQuestion(tokens, tokens, depths - 2, depths),
+    )
+    for question in questions:
+        message = through(retriever_parts.encode_part(corpus, question, call_id=1, traceparent=""))
+        about, back = retriever_parts.decode_part(message)
+        assert about == corpus
+        assert same(back, question)
+    trie = Retrieval(3, number, tokens, depths - 2, depths, depths)
+    length, gone, back, counts = (
+        retriever_parts.decode_reply(through(retriever_parts.encode_reply(reply, call_id=1)))
+        for reply in (number % 99, None, trie, depths)
+    )
+    assert (length, gone) == (number % 99, None)
+    assert same(back, trie)
+    np.testing.assert_array_equal(np.asarray(counts), depths)
 
 
 prompts = st.one_of(
@@ -208,13 +250,19 @@ ledger_counts = st.dictionaries(some.names, some.counts, max_size=3)
 def test_events(costs: list[float], by_source: dict[str, int], outcome: Any, micros: float) -> None:
     components = dict(zip(COMPONENTS, costs, strict=True))
     ledger = RoundLedger(
-        **components, committed=2, candidates=5, accepted=1, proposed_by=by_source, failures={"a": "late"}
+        **components,
+        committed=2,
+        candidates=5,
+        accepted=1,
+        proposed_by=by_source,
+        failures={"a": "late"},
+        matches={source: IndexMatch(count % 99, count, count % 2 == 0) for source, count in by_source.items()},
     )
     round_info = RoundInfo(3, "s", "h", 44, 5, 1, Closing.SAMPLE, ledger)
     chunk = Chunk((1, 2), "ab", (TokenLogprob(-0.5, (1,), (-0.5,)),), round_info)
     for event in (chunk, replace(chunk, round=None, logprobs=(), token_ids=())):
         assert generate.decode_event(through(generate.encode_event(event))) == event
-    total = LedgerSum(1, components, 2, 5, 1, by_source, by_source, {"a": 1}, micros)
+    total = LedgerSum(1, components, 2, 5, 1, by_source, by_source, {"a": 1}, micros, by_source, {"b": 2})
     certificate = Certificate(
         "greedy", Exactness.EXACT, "p", "h", b"{}", ("q",), total, {"a": "late"}, {"b": "gone"}, micros, 2
     )

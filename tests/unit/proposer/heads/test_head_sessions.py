@@ -7,7 +7,18 @@ import pytest
 import torch
 
 from contracts.errors import InvalidArgument, Unavailable
-from tests.unit.proposer.heads.tiny_heads import FAMILIES, VOCABULARY, Rows, head, prefix_of
+from proposer.heads.families import Frozen, head_of, network_of
+from proposer.heads.package import HeadPackage
+from tests.unit.proposer.heads.tiny_heads import (
+    FAMILIES,
+    VOCABULARY,
+    Rows,
+    frozen,
+    head,
+    manifest_of,
+    network,
+    prefix_of,
+)
 
 WITH_ROWS = ("hydra++", "clover", "eagle", "eagle3")
 
@@ -148,3 +159,19 @@ def test_logits_cover_the_draft_vocabulary(family: str) -> None:
     logits = session.follow(prefix_of(9), Rows(prefix_of(9)))
     assert logits.shape == (len(VOCABULARY),)
     assert session.stage([4], [-1], [1]).shape == (1, len(VOCABULARY))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_draft_over_a_bfloat16_target(family: str) -> None:
+    """The target's rows come in its own dtype; a head computes in float32 all the same."""
+    whole = frozen()
+    halved = Frozen(whole.config, whole.embedding.bfloat16(), whole.head.bfloat16())
+    tensors = {name: value.detach().clone() for name, value in network(family).named_parameters()}
+    loaded = HeadPackage(manifest_of(family), VOCABULARY, tensors, {})
+    drafting = head_of(loaded, network_of(manifest_of(family), halved, VOCABULARY), kv_budget_tokens=256)
+    session = drafting.open(64)
+    prefix = prefix_of(9)
+    first = session.follow(prefix, Rows(prefix))
+    assert torch.isfinite(first).all()
+    _, exact = head(family)
+    assert torch.allclose(first, exact.open(64).follow(prefix, Rows(prefix)), atol=0.15, rtol=0.1)

@@ -15,7 +15,7 @@ from contracts.calibration import CalibrationUse, calibration_from_bytes
 from contracts.errors import FailedPrecondition, InvalidArgument, NotFound
 from contracts.sampling import SamplingPolicy
 from contracts.topology import SamplingRelation
-from contracts.tree_shape import chain
+from contracts.tree_shape import chain, shape_from_paths
 from proposer.topology.calibrated import comb, plan_of, rates
 from proposer.topology.plan import FixedTree
 from services.calibration.compare import PLAIN, Way, best_of_size, compare
@@ -128,8 +128,36 @@ async def test_ways_are_compared_on_the_same_prompts_with_the_same_text(settings
     assert results["long"].texts == results["short"].texts == results[PLAIN].texts
     assert results["short"].tokens_per_round == 2.0
     assert results[PLAIN].tokens_per_round == 1.0
-    assert results["long"].tokens == [10, 10]
+    assert [tokens for tokens, _ in results["long"].pairs] == [10.0, 10.0]
+    # The first round, of five tokens here, is left out.
+    assert [tokens for tokens, _ in results["long"].cpu_pairs] == [5.0, 5.0]
+    assert all(seconds > 0.0 for _, seconds in results[PLAIN].cpu_pairs)
     assert not results["long"].failures
+
+
+@pytest.mark.parametrize(
+    ("relation", "verifier", "keeps_the_text"),
+    [
+        (SamplingRelation.WITHOUT_REPLACEMENT, "sequoia", False),
+        (SamplingRelation.INDEPENDENT, "specinfer", False),
+        (SamplingRelation.SHARED_NOISE, "gumbel_coupled", True),
+        (SamplingRelation.BEAM, "membership", True),
+    ],
+)
+async def test_a_planned_tree_is_verified_under_each_relation(
+    settings: AllSettings, relation: SamplingRelation, verifier: str, keeps_the_text: bool
+) -> None:
+    shape = shape_from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
+    policy = SamplingPolicy(temperature=0.7, seed=5, max_tokens=16, ignore_eos=True)
+    async with local_stack(settings, [Drafts(settings).source(relation, FixedTree(shape))]) as stack:
+        drafted = await stack.generate(PROMPTS[0], policy, ("draft_model",), max_depth=3, verifier=verifier)
+        plain = await stack.generate(PROMPTS[0], policy, ())
+    assert drafted.final.certificate.verifier == verifier
+    assert not drafted.final.certificate.failures
+    assert max(ledger.candidates for ledger in drafted.rounds) <= len(shape)
+    assert len(drafted.rounds) < 16
+    assert len(drafted.tokens) == 16
+    assert not keeps_the_text or drafted.tokens == plain.tokens
 
 
 def test_passes_are_timed_by_rows_with_the_clock_given(settings: AllSettings) -> None:

@@ -130,9 +130,9 @@ class Case:
     def horizon(self) -> int:
         return max(len(self.widths), len(self.second)) + 1
 
-    def run(self, select: Select | None = None, *, device: str | None = None) -> Outcome:
+    def run(self, select: Select | None = None) -> Outcome:
         """Enumerates the round; `select` stands in for the shipped verifier, and outcomes are kept."""
-        return _run(self, select, device)
+        return _run(self, select)
 
     def error(self, select: Select | None = None) -> float:
         """Largest deviation of any output sequence's probability from the target's."""
@@ -140,7 +140,7 @@ class Case:
 
 
 @cache
-def _run(case: Case, select: Select | None, device: str | None) -> Outcome:
+def _run(case: Case, select: Select | None) -> Outcome:
     return enumerate_round(
         case.drafters(),
         select or shipped(case.verifier),
@@ -148,7 +148,6 @@ def _run(case: Case, select: Select | None, device: str | None) -> Outcome:
         vocab_size=case.vocab,
         budget=case.budget,
         horizon=case.horizon,
-        device=device,
     )
 
 

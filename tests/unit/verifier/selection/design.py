@@ -1,8 +1,8 @@
 """The design of the statistical test over whole generations, fixed before any generation under it was run.
 
-An earlier design was changed after its results had been seen (1500 generations to 1000, seeds from 0 on). This one takes none of
-its seeds, keeps what does not depend on results (the worlds, the statistic), and has two plans: SUITE runs with the tests,
-CONFIRMATION in benchmarks/verifiers.py. Whatever they give is reported; neither is changed to make a p-value larger.
+An earlier design was changed after its results had been seen (1500 generations to 1000, seeds from 0 on). This one takes
+none of its seeds, keeps what does not depend on results (the worlds, the statistic), and has two plans: SUITE runs with the
+tests, CONFIRMATION in benchmarks/verifiers.py. Whatever they give is reported; neither is changed to make a p-value larger.
 
 * Sample: `count` generations of HORIZON tokens per verifier, seeds `first_seed`, `first_seed` + 1, ...
 * Statistic: Pearson's chi-square on the joint law of the first 3 and of all 6 tokens, cells pooled in lexicographic order

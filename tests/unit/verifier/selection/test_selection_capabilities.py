@@ -122,22 +122,35 @@ def test_exact_mode_admits_exact_verifiers_only() -> None:
             )
 
 
-def test_smc_cannot_be_bound_to_any_source_or_graph() -> None:
-    smc = VERIFIERS["smc"]
-    for topology in Topology:
-        source = SourceDescription("p", "draft", "1", NORMALIZED, SamplingRelation.POPULATION, topology)
-        with pytest.raises(FailedPrecondition, match="topology"):
-            admit(smc.capability, [source], SamplingPolicy(), exact_mode=False, tokenizer_digest="", target_digest="")
+def test_smc_is_refused_to_every_session_but_those_of_a_group() -> None:
+    smc = VERIFIERS["smc"].capability
+
+    def admitted(*relations: SamplingRelation, topology: Topology = Topology.SEQUENCE) -> None:
+        sources = [SourceDescription(f"s{i}", "k", "1", NORMALIZED, r, topology) for i, r in enumerate(relations)]
+        admit(smc, sources, SamplingPolicy(), exact_mode=False, tokenizer_digest="", target_digest="")
+
+    for relation in SamplingRelation:
+        if relation is not SamplingRelation.POPULATION:
+            with pytest.raises(FailedPrecondition, match="verifier: verifier 'smc' weighs a group of sessions"):
+                admitted(relation)
+    with pytest.raises(FailedPrecondition, match="a session that streams cannot bind it"):
+        admitted()
     with pytest.raises(FailedPrecondition, match="topology"):
-        bind(smc.capability, one_node(SamplingRelation.POPULATION))
-    with pytest.raises(FailedPrecondition, match="populations"):
-        smc.select(
-            one_node(SamplingRelation.POPULATION),
-            TargetLaws.from_probabilities(np.full((2, 3), 1 / 3)),
-            CoinChooser(0, 1),
-            prefix_len=1,
-        )
-    bind(smc.capability, EMPTY_GRAPH)
+        admitted(SamplingRelation.POPULATION, topology=Topology.TREE)
+    admitted(SamplingRelation.POPULATION)
+    with pytest.raises(FailedPrecondition, match="relation"):
+        bind(smc, one_node(SamplingRelation.INDEPENDENT))
+    with pytest.raises(FailedPrecondition, match="needs the law"):
+        bind(smc, one_node(SamplingRelation.POPULATION, law=-1))
+    bind(smc, one_node(SamplingRelation.POPULATION))
+    bind(smc, EMPTY_GRAPH)
+
+
+def test_a_particles_session_publishes_its_block_whole() -> None:
+    laws = TargetLaws.from_probabilities([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    selection = VERIFIERS["smc"].select(one_node(SamplingRelation.POPULATION), laws, CoinChooser(0, 1), prefix_len=1)
+    assert selection.rows == (0,)
+    assert selection.token == 2
 
 
 def test_defaults_are_greedy_at_zero_and_membership_above() -> None:

@@ -17,9 +17,10 @@ from contracts.randomness import Chooser, CoinChooser, Purpose
 from contracts.receipt import Closing
 from contracts.sampling import SamplingPolicy
 from contracts.topology import ProbabilitySemantics, SamplingRelation
+from models import law_scores
 from models.laws import LawProcessor, TargetLaws
-from tests.helpers.enumeration import Prefix, laws_for, paths_of
-from tests.unit.verifier.selection.cases import Q_BASED, Case, laws
+from tests.helpers.enumeration import Prefix, enumerate_round, laws_for, paths_of
+from tests.unit.verifier.selection.cases import Q_BASED, Case, laws, shipped
 from verifier.selection import VERIFIERS
 from verifier.selection.walk import coin_numbers
 
@@ -208,17 +209,29 @@ def test_a_row_with_everything_masked_is_a_typed_error(name: str, policy: Sampli
         select_over(name, policy, torch.full((3, 6), -torch.inf))
 
 
+@pytest.fixture(params=["host sweeps", "torch operations"])
+def dense_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense laws over both kinds of scores; the device's on tensors of the host."""
+    if request.param == "torch operations":
+        monkeypatch.setattr(law_scores, "on_host", lambda scores: False)
+
+
+@pytest.mark.usefixtures("dense_path")
 @pytest.mark.parametrize("verifier", sorted({*Q_BASED, "membership"}))
 def test_dense_device_laws_and_the_sparse_reference_give_the_same_enumeration(verifier: str) -> None:
     widths = (1, 1) if verifier in {"rejection", "block"} else (2, 1)
     for kind in ("random", "zeros", "narrow"):
         case = Case(verifier, kind, 3, widths)
-        reference, device = case.run(), case.run(device="cpu")
-        assert device.expected == pytest.approx(reference.expected, abs=1e-12)
-        for key in reference.marginal.keys() | device.marginal.keys():
-            assert device.marginal.get(key, 0.0) == pytest.approx(reference.marginal.get(key, 0.0), abs=1e-12)
+        reference = case.run()
+        dense = enumerate_round(
+            case.drafters(), shipped(verifier), case.target(), vocab_size=3, horizon=case.horizon, device="cpu"
+        )
+        assert dense.expected == pytest.approx(reference.expected, abs=1e-12)
+        for key in reference.marginal.keys() | dense.marginal.keys():
+            assert dense.marginal.get(key, 0.0) == pytest.approx(reference.marginal.get(key, 0.0), abs=1e-12)
 
 
+@pytest.mark.usefixtures("dense_path")
 @pytest.mark.parametrize("verifier", sorted({*Q_BASED, "membership", "typical"}))
 def test_device_and_reference_select_the_same_with_production_coins(verifier: str) -> None:
     relation = Q_BASED.get(verifier, SamplingRelation.INDEPENDENT)
@@ -256,3 +269,27 @@ def test_paths_of_rows_run_from_the_anchor() -> None:
     law = law_from_probabilities([0], [1.0])
     expected: list[Prefix] = [(4,), (4, 5), (6,)]
     assert paths_of(graph_of([4, 5, 6], [-1, 0, -1], [law] * 3)) == expected
+
+
+@pytest.mark.parametrize("policy", [SamplingPolicy(temperature=0.8, top_p=0.95), SamplingPolicy()], ids=str)
+@pytest.mark.parametrize("name", [name for name in VERIFIERS if name not in {"greedy", "smc"}])
+def test_a_device_sends_short_vectors_only(name: str, policy: SamplingPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(law_scores, "on_host", lambda scores: False)
+    sent: list[int] = []
+    fetch = torch.Tensor.cpu
+
+    def counted(tensor: torch.Tensor) -> torch.Tensor:
+        sent.append(tensor.numel())
+        return fetch(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", counted)
+    vocab = 20_000
+    logits = -1.5 * torch.log(torch.arange(1, vocab + 1).float()).repeat(4, 1)
+    law = law_from_probabilities(np.arange(64), np.ones(64))
+    for seed in range(5):
+        graph = graph_of([7, 30, 50], [-1, 0, 1], [law] * 3, Q_BASED.get(name, SamplingRelation.INDEPENDENT))
+        processor = LawProcessor(policy, vocab_size=vocab, prompt_len=1, eos_ids=())
+        processed = processor.laws(logits, prefix=np.array([3]), token_ids=graph.token_ids, parents=graph.parents)
+        VERIFIERS[name].select(graph, processed, CoinChooser(seed, 1), prefix_len=1)
+    assert sent
+    assert max(sent) < vocab / 8

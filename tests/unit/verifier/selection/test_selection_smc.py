@@ -66,25 +66,27 @@ def test_resampling_copies_each_particle_as_often_as_its_weight_says_in_expectat
     np.testing.assert_allclose(copies, 3 * np.array([5.0, 1.0, 1.0]) / 7.0, atol=1e-12)
 
 
-def test_equal_laws_are_the_exact_anchor() -> None:
+def test_equal_laws_weigh_exactly_one() -> None:
     law = law_from_probabilities(np.arange(8), P)
     laws = TargetLaws.from_probabilities([law.dense(8)] * 3)
     assert block_log_weight(laws, (0, 5), (law, law)) == 0.0
-    certificate = certify([1.0, 1.0], particles=8, drafted=2)
+
+
+def test_only_drafting_nothing_is_certified_exact() -> None:
+    certificate = certify(0.0, particles=8, drafted=0)
     assert certificate.exactness is Exactness.EXACT
     assert certificate.l1_bias_scale == certificate.mse_scale == 0.0
-
-
-def test_drafting_nothing_is_the_exact_anchor() -> None:
-    assert certify([], particles=8, drafted=0).exactness is Exactness.EXACT
+    assert certify(0.0, particles=8, drafted=2).exactness is Exactness.APPROXIMATE
 
 
 def test_certificate_states_the_error_terms_and_what_they_leave_open() -> None:
-    certificate = certify([0.5, 1.5], particles=10, drafted=1)
+    certificate = certify(0.25, particles=10, drafted=1, ess=(9.0, 4.0), log_normaliser=-0.1, resamplings=1)
     assert certificate.exactness is Exactness.APPROXIMATE
-    assert certificate.chi_square == pytest.approx(0.25)
+    assert (certificate.particles, certificate.drafted, certificate.resamplings) == (10, 1, 1)
     assert certificate.mse_scale == pytest.approx(0.125)
     assert certificate.l1_bias_scale == pytest.approx(math.sqrt(0.125))
+    assert certificate.ess == (9.0, 4.0)
+    assert certificate.log_normaliser == -0.1
     assert not certificate.resampling_bounded
 
 

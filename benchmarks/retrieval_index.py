@@ -1,0 +1,177 @@
+"""Build and query of one index: time, memory, growth with size, in process and over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.retrieval_corpus import TokenCorpus, contexts, distinct_windows, grown
+from contracts.retrieval import RetrievalQuery
+from retriever.publish import activate, publish
+from retriever.query import SegmentSet, warm_up
+from retriever.redis_store import RedisStore
+from retriever.release import Release, ReleaseManifest, SegmentEntry
+from retriever.segment import Segment, segment_from_documents
+from retriever.segment_format import segment_bytes, segment_digest
+from retriever.sources import AIMED_SEGMENTS
+from retriever.trie import QueryLimits
+from services.clients.retriever import RetrieverClient
+
+Figures = dict[str, float | int | str | bool]
+LIMITS = QueryLimits(max_suffix=64, min_suffix=2, max_continuation=16, node_budget=64)
+# Held out of every index: contexts come from text that continues otherwise than anything indexed.
+HELD_OUT = 0.05
+
+
+def split(corpus: TokenCorpus) -> tuple[TokenCorpus, list[NDArray[np.generic]]]:
+    """Every twentieth document is held out for queries; the rest is what is indexed."""
+    documents = corpus.documents()
+    every = round(1 / HELD_OUT)
+    kept = [document for number, document in enumerate(documents) if number % every]
+    ends = np.cumsum([len(document) for document in kept])
+    return TokenCorpus(np.concatenate(kept), ends, corpus.unique_share, corpus.seconds), documents[::every]
+
+
+def query_times(segments: SegmentSet, queries: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
+    """Microseconds of each query, after one pass that brings the pages in."""
+    warm_up()
+    for query in queries:
+        segments.retrieve(query, LIMITS)
+    times = np.empty(len(queries))
+    for row, query in enumerate(queries):
+        started = time.perf_counter_ns()
+        segments.retrieve(query, LIMITS)
+        times[row] = (time.perf_counter_ns() - started) / 1e3
+    return times
+
+
+def index_figures(corpus: TokenCorpus, held_out: list[NDArray[np.generic]], tokens: int, queries: int) -> Figures:
+    """One segment of `tokens` distinct real tokens: build rate on one core, memory, query times."""
+    cut = grown(corpus, tokens)
+    started = time.perf_counter()
+    segment = segment_from_documents(cut.documents())
+    seconds = time.perf_counter() - started
+    segments = SegmentSet([segment])
+    asked = contexts(held_out, queries, LIMITS.max_suffix)
+    times = query_times(segments, asked)
+    found = [segments.retrieve(query, LIMITS) for query in asked]
+    return {
+        "tokens": segment.tokens,
+        "unique_share": cut.unique_share,
+        "distinct_32_gram_share": distinct_windows(cut.tokens, 32),
+        "build_tokens_per_s_per_core": segment.tokens / seconds,
+        "bytes_per_token": segments.resident_bytes / segments.tokens,
+        "query_p50_us": float(np.percentile(times, 50)),
+        "query_p99_us": float(np.percentile(times, 99)),
+        "query_miss_share": float(np.mean([answer.miss for answer in found])),
+        "query_mean_match_length": float(np.mean([answer.match_length for answer in found])),
+        "query_mean_nodes": float(np.mean([answer.nodes for answer in found])),
+    }
+
+
+def growth_figures(
+    corpus: TokenCorpus, held_out: list[NDArray[np.generic]], sizes: Sequence[int], queries: int
+) -> Figures:
+    """The same queries over 10^5 tokens and up, as one segment; the largest also cut as `index build` cuts a corpus.
+
+    Two kinds of query: *known* contexts, taken from the smallest index and so found in all, whose time shows what size
+    alone costs; and *new* ones from held-out documents, which a larger index finds more often, with more to walk.
+    growth_ratio: median at the largest over median at the smallest, known contexts. growth_log_ratio: the logarithms of the
+    sizes likewise; no faster than logarithmic means that the first is at most the second.
+    """
+    kinds = {
+        "known": contexts(grown(corpus, sizes[0]).documents(), queries, LIMITS.max_suffix, seed=1),
+        "new": contexts(held_out, queries, LIMITS.max_suffix, seed=1),
+    }
+    figures: Figures = {}
+    medians: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for size in sizes:
+        cut = grown(corpus, size)
+        name = f"1e{round(np.log10(size))}"
+        one = SegmentSet([segment_from_documents(cut.documents())])
+        for kind, asked in kinds.items():
+            times = query_times(one, asked)
+            medians[kind].append(float(np.percentile(times, 50)))
+            figures[f"query_{kind}_p50_us_{name}"] = medians[kind][-1]
+            figures[f"query_{kind}_p99_us_{name}"] = float(np.percentile(times, 99))
+        figures[f"unique_share_{name}"] = cut.unique_share
+        figures[f"bytes_per_token_{name}"] = one.resident_bytes / one.tokens
+        del one
+    several = SegmentSet(_cut(cut, AIMED_SEGMENTS))
+    for kind, asked in kinds.items():
+        figures[f"query_{kind}_p50_us_{name}_in_{AIMED_SEGMENTS}"] = float(
+            np.percentile(query_times(several, asked), 50)
+        )
+        growth = medians[kind][-1] / medians[kind][0]
+        figures["growth_ratio" if kind == "known" else "growth_ratio_new"] = growth
+    figures["growth_log_ratio"] = float(np.log(sizes[-1]) / np.log(sizes[0]))
+    return figures
+
+
+def _cut(corpus: TokenCorpus, parts: int) -> list[Segment]:
+    documents = corpus.documents()
+    bounds = np.linspace(0, len(documents), parts + 1).astype(int)
+    return [segment_from_documents(documents[a:b]) for a, b in itertools.pairwise(bounds)]
+
+
+async def grpc_figures(endpoint: str, index: str, held_out: list[NDArray[np.generic]], queries: int) -> Figures:
+    """One query after the other over one stream, from another process on this machine."""
+    client = RetrieverClient(endpoint)
+    try:
+        described = {found.index: found for found in await client.describe()}
+        asked = contexts(held_out, queries, LIMITS.max_suffix, seed=2)
+        times = []
+        for turn, suffix in enumerate([*asked[:50], *asked]):
+            query = RetrievalQuery(
+                index,
+                described[index].release,
+                suffix,
+                LIMITS.node_budget,
+                LIMITS.max_continuation,
+                LIMITS.min_suffix,
+                LIMITS.max_suffix,
+            )
+            started = time.perf_counter_ns()
+            await client.retrieve(query)
+            if turn >= 50:
+                times.append((time.perf_counter_ns() - started) / 1e3)
+        return {
+            "grpc_query_p50_us": float(np.percentile(times, 50)),
+            "grpc_query_p99_us": float(np.percentile(times, 99)),
+        }
+    finally:
+        await client.close()
+
+
+def publish_corpus(store: RedisStore, index: str, corpus: TokenCorpus, tokens: int) -> str:
+    """Publishes the first `tokens` tokens as a release of one segment and points the index at it; the release id."""
+    segment = segment_from_documents(corpus.documents(tokens))
+    data = segment_bytes(segment)
+    entry = SegmentEntry(segment_digest(data), len(data), segment.tokens)
+    manifest = ReleaseManifest("benchmark", "none", "", "benchmark", "none", 49_152, 64, 32, "benchmark", "none")
+    release = Release(manifest, (entry,))
+    publish(store, release, {entry.digest: data})
+    activate(store, index, release.release_id)
+    return release.release_id
+
+
+async def until_served(endpoint: str, release: str, *, seconds: float = 120.0) -> None:
+    """Returns once the retriever serves the release."""
+    client = RetrieverClient(endpoint)
+    try:
+        async with asyncio.timeout(seconds):
+            while release not in {index.release for index in await client.describe()}:
+                await asyncio.sleep(0.05)
+    finally:
+        await client.close()
+
+
+def folder(cache: Path) -> Path:
+    """Where benchmarks keep tokenised text."""
+    return cache / "retrieval-corpus"
