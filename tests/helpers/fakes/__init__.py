@@ -5,7 +5,7 @@ Any wrong acceptance, lost or doubled token shows in the text, because the toy t
 
 from tests.helpers.fakes.sources import FakeProposer, FakeRetriever, chain_of, lookup, oracle
 from tests.helpers.fakes.target import BOS, EOS, VOCAB, FakeTokenizer, babble, collect, reciting
-from tests.helpers.fakes.verifier import FakeVerifier, drop_session, lose_reply, wait_for
+from tests.helpers.fakes.verifier import FakeVerifier, drop_session, fake_rows, lose_reply, wait_for
 
 __all__ = [
     "BOS",
@@ -19,6 +19,7 @@ __all__ = [
     "chain_of",
     "collect",
     "drop_session",
+    "fake_rows",
     "lookup",
     "lose_reply",
     "oracle",
