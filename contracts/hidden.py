@@ -37,7 +37,7 @@ class HiddenRows:
 
     def __post_init__(self) -> None:
         shapes = {rows.shape for rows in self.taps.values()}
-        if self.start < 0 or len({shape[0] for shape in shapes if len(shape) == 2}) != 1:
+        if self.start < 0 or len({shape[:1] for shape in shapes}) != 1 or any(len(shape) != 2 for shape in shapes):
             raise InvalidArgument("hidden", f"start {self.start}, rows of shapes {sorted(shapes)}")
 
     @cached_property
