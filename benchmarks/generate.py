@@ -30,7 +30,7 @@ from models.load import load_backend
 from services.text import CheckpointTokenizer
 
 Figures = dict[str, float | int | str | bool]
-CONCURRENCY = 4
+CONCURRENCY = 8
 _TRANSFORMERS_LOOKUP_TOKENS = 10
 
 
@@ -71,8 +71,11 @@ class Benchmark:
         )
 
     async def identity_fp32(self) -> None:
-        """Greedy fp32 against Transformers, and seeded sampling with speculation against without."""
-        async with serving("float32", self.cache, self.progress) as on:
+        """Greedy fp32 against Transformers, and seeded sampling with speculation against without.
+
+        Under the fixed budget, which verifies more candidates than the adaptive one and so has more to go wrong.
+        """
+        async with serving("float32", self.cache, self.progress, budget="fixed") as on:
             policy = greedy(self.plan.max_tokens)
             found = {mode: await self.outcomes(on, "identity fp32", self.all, mode, policy) for mode in MODES}
             seeded = SamplingPolicy(temperature=0.8, top_p=0.95, seed=20_26, max_tokens=self.plan.max_tokens)

@@ -125,7 +125,7 @@ def main() -> None:
 def trained(loaded: LoadedHead) -> str:
     """The row's training budget and last loss, and whether that was little."""
     facts = loaded.manifest.training
-    tokens, loss = int(facts.get("tokens", 0)), float(facts.get("loss", float("nan")))
+    tokens, loss = int(facts.get("tokens", 0)), float(facts.get("loss") or float("nan"))
     little = ", too little trained" if tokens < WELL_TRAINED else ""
     return f"({loaded.manifest.family}: {tokens // 1000}k tokens, loss {loss:.2f}{little})"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ Floats = npt.NDArray[np.float32]
 
 # Query rows that share a sweep over the keys: two full tiles keep a group's scores within the first-level cache.
 _QUERIES_PER_GROUP = 2 * MAX_TILE_ROWS
+_UNITS_PER_THREAD = 2
 
 
 class ModelBuffers:
@@ -84,17 +86,12 @@ class WorkBuffers:
     ) -> None:
         rows, hidden = x.shape
         group = model.heads // model.kv_heads
-        group_rows = max(1, _QUERIES_PER_GROUP // group)
-        lines = group_rows * group
         stored = [span.slot.length + len(span.parents) for span in spans]
         score_stride = _stride(max(stored) + 1)
         starts, paths = _paths(spans)
         wanted = np.concatenate([span.start + span.wanted for span in spans]).astype(np.int64)
-        groups = [
-            (first, min(first + group_rows, span.stop))
-            for span in spans
-            for first in range(span.start, span.stop, group_rows)
-        ]
+        groups = _groups(model, spans, starts, paths, threads)
+        lines = max(last - first for first, last, _ in groups) * group
         places = [np.arange(end - (span.stop - span.start), end) for span, end in zip(spans, stored, strict=True)]
         storages = [span.slot.storage for span in spans if span.slot.storage is not None]
         self.normed = np.zeros_like(x)
@@ -135,7 +132,7 @@ class WorkBuffers:
             wanted=keep(wanted),
             picked=keep(_floats(len(wanted), hidden)),
             logits=keep(self.logits),
-            counters=keep(np.zeros((2, phases, COUNTER_STRIDE), np.int64)),
+            counters=keep(np.zeros((1 + threads, phases, COUNTER_STRIDE), np.int64)),
             phases=phases,
         )
         self.arrays = keep.arrays
@@ -171,6 +168,31 @@ def _stack(tensors: Sequence[Tensor | None], stride: int) -> Floats | None:
     rows = np.zeros((len(present), stride), np.float32)
     rows[:, : len(present[0])] = present
     return rows
+
+
+def _groups(
+    model: Model, spans: Sequence[Span[PanelStorage]], starts: Int64Array, paths: Int64Array, threads: int
+) -> list[tuple[int, int, int]]:
+    """First and last + 1 row of each group, and how many entries the paths of its rows begin with in common.
+
+    Spans are cut evenly: as finely as their scores' size asks, and into two units of work a thread where rows allow.
+    """
+    most = max(1, _QUERIES_PER_GROUP * model.kv_heads // model.heads)
+    least = -(-_UNITS_PER_THREAD * threads // (model.kv_heads * len(spans)))
+    groups = []
+    for span in spans:
+        rows = span.stop - span.start
+        count = max(-(-rows // most), min(rows, least))
+        cuts = [span.start + rows * cut // count for cut in range(count + 1)]
+        for first, last in itertools.pairwise(cuts):
+            shared = starts[first + 1] - starts[first]
+            own = paths[starts[first] : starts[first + 1]]
+            for row in range(first + 1, last):
+                other = paths[starts[row] : starts[row + 1]][:shared]
+                unequal = np.flatnonzero(own[: len(other)] != other)
+                shared = unequal[0] if len(unequal) else len(other)
+            groups.append((first, last, int(shared)))
+    return groups
 
 
 def _paths(spans: Sequence[Span[PanelStorage]]) -> tuple[Int64Array, Int64Array]:

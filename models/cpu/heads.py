@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.cpu.jit import get, get_int, jit, put
+from models.cpu.jit import LANES, get, get_int, jit, put
 from models.cpu.tile import PANEL
+from models.cpu.vector import copy_vectors, rotate
 
 
 @jit
@@ -31,16 +32,18 @@ def prepare_row(model, work, layer, row):  # type: ignore[no-untyped-def]
             _norm(source, model.head_norms + 4 * (2 * layer + kind) * width, width, model.eps)
         if index < heads:
             target = work.query + 4 * ((index // group * work.rows + row) * group + index % group) * padded
-            _rotate(source, cos, sin, width // 2, target, 4, model.scale)
+            _rotate(source, cos, sin, width // 2, target, model.scale)
         else:
             lane = layer * kv_heads + index - heads
-            first = (lane * capacity + place // PANEL * PANEL) * width + place % PANEL
-            _rotate(source, cos, sin, width // 2, keys + 4 * first, 4 * PANEL, np.float32(1.0))
+            first = keys + 4 * ((lane * capacity + place // PANEL * PANEL) * width + place % PANEL)
+            _rotate(source, cos, sin, width // 2, source, np.float32(1.0))
+            for i in range(width):
+                put(first + 4 * PANEL * i, get(source + 4 * i))
     for head in range(kv_heads):
         source = line + 4 * (heads + kv_heads + head) * width
         first = values + 4 * ((layer * kv_heads + head) * padded * capacity + place * PANEL)
-        for i in range(width):
-            put(first + 4 * (i // PANEL * PANEL * capacity + i % PANEL), get(source + 4 * i))
+        for start in range(0, width, PANEL):
+            copy(source + 4 * start, first + 4 * start * capacity, min(PANEL, width - start))
 
 
 @jit
@@ -61,10 +64,20 @@ def _norm(line, weight, width, eps):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _rotate(source, cos, sin, half, target, step, scale):  # type: ignore[no-untyped-def]
-    """target[i * step bytes] = the head's halves rotated, times scale."""
-    for i in range(half):
+def copy(source, target, count):  # type: ignore[no-untyped-def]
+    """count floats from one address to another."""
+    whole = count // LANES * LANES
+    copy_vectors(source, target, whole)
+    for i in range(whole, count):
+        put(target + 4 * i, get(source + 4 * i))
+
+
+@jit
+def _rotate(source, cos, sin, half, target, scale):  # type: ignore[no-untyped-def]
+    """target = the head's halves rotated, times scale; it may be the source."""
+    rotate(source, cos, sin, half, target, scale)
+    for i in range(half // LANES * LANES, half):
         first, second = get(source + 4 * i), get(source + 4 * (half + i))
         c, s = get(cos + 4 * i), get(sin + 4 * i)
-        put(target + i * step, (first * c - second * s) * scale)
-        put(target + (half + i) * step, (second * c + first * s) * scale)
+        put(target + 4 * i, (first * c - second * s) * scale)
+        put(target + 4 * (half + i), (second * c + first * s) * scale)

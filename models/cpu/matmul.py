@@ -12,7 +12,7 @@ from models.cpu.sync import claim, finish, wait
 from models.cpu.tile import MAX_TILE_PANELS, MAX_TILE_ROWS, PANEL, STORE, tile, tile_panels
 from models.cpu.vector import gate
 
-_UNITS_PER_THREAD = 6
+_UNITS_PER_THREAD = 16
 # Bytes, over all the panels read side by side.
 _WIDE_LOOKAHEAD = 2048
 
@@ -24,7 +24,7 @@ def tile_count(rows):  # type: ignore[no-untyped-def]
 
 
 @jit
-def multiply(entry, rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase, threads):  # type: ignore[no-untyped-def]
+def multiply(entry, rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase, thread, threads):  # type: ignore[no-untyped-def]
     """One thread's share of c (op)= a @ w. a, c: addresses of [rows, lda] and [rows, ldc]; w: of its first panel."""
     panels = ldc // PANEL if rows > 0 else 0
     wide = tile_panels(rows)
@@ -32,8 +32,9 @@ def multiply(entry, rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases
     units = (panels + step - 1) // step
     panel_bytes = depth * PANEL * (2 if bf16 else 4)
     tiles = tile_count(rows)
-    unit = claim(counters, phase)
-    while unit < units:
+    done = 0
+    unit = claim(counters, phases, phase, units, thread, threads)
+    while unit >= 0:
         panel, end = unit * step, min(panels, (unit + 1) * step)
         while panel < end:
             side = wide if panel + wide <= end else 1
@@ -45,13 +46,14 @@ def multiply(entry, rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases
                 ahead, pace = _lookahead(source, panel_bytes, depth, side, 1, index, tiles)
                 tile(entry, count, side, bf16, mode, a + 4 * row * lda, lda, source, depth, target, ldc, ahead, pace)
             panel += side
-        finish(counters, phases, phase)
-        unit = claim(counters, phase)
-    wait(counters, phases, phase, units)
+        done += 1
+        unit = claim(counters, phases, phase, units, thread, threads)
+    finish(counters, phase, done)
+    wait(counters, phase, units)
 
 
 @jit
-def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counters, phases, phase, threads):  # type: ignore[no-untyped-def]
+def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counters, phases, phase, thread, threads):  # type: ignore[no-untyped-def]
     """One thread's share of c = silu(a @ gate) * (a @ up), where w alternates panels of gate and up.
 
     scratch: address of float32 [6, 64], this thread's own.
@@ -63,8 +65,9 @@ def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counter
     panel_bytes = depth * PANEL * (2 if bf16 else 4)
     tiles = tile_count(rows)
     both, width = 2 * PANEL, MAX_TILE_PANELS * PANEL
-    unit = claim(counters, phase)
-    while unit < units:
+    done = 0
+    unit = claim(counters, phases, phase, units, thread, threads)
+    while unit >= 0:
         panel, end = unit * step, min(panels, (unit + 1) * step)
         while panel < end:
             pairs = wide if panel + wide <= end else 1
@@ -98,9 +101,10 @@ def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counter
                         )
                         gate(gates, gates + 4 * PANEL, target + 4 * pair * PANEL)
             panel += pairs
-        finish(counters, phases, phase)
-        unit = claim(counters, phase)
-    wait(counters, phases, phase, units)
+        done += 1
+        unit = claim(counters, phases, phase, units, thread, threads)
+    finish(counters, phase, done)
+    wait(counters, phase, units)
 
 
 @jit
@@ -111,5 +115,6 @@ def _lookahead(source, panel_bytes, depth, side, following, index, tiles):  # ty
     """
     if side > 1:
         return source + _WIDE_LOOKAHEAD // side, panel_bytes // depth
-    pace = panel_bytes // (depth * tiles)
+    # Rounded up: what no tile asked for, the next panel's first tile would wait for.
+    pace = (panel_bytes + depth * tiles - 1) // (depth * tiles)
     return source + following * panel_bytes + index * pace * depth, pace

@@ -63,7 +63,7 @@ class Work(NamedTuple):
     capacities: int  # int64 [blocks], multiples of 16
     path_start: int  # int64 [rows + 1], into paths
     paths: int  # int64; staged indices of each row's staged ancestors and of itself, root first
-    groups: int  # int64 [group_count, 2], first and last + 1 row; rows of one block that attend together
+    groups: int  # int64 [group_count, 3], first and last + 1 row of one block that attend together, shared path entries
     group_count: int
     scores: int  # [threads, lines, score_stride]
     score_stride: int
@@ -77,5 +77,5 @@ class Work(NamedTuple):
     wanted: int  # int64 [wanted_count]
     picked: int  # [wanted_count, hidden]
     logits: int  # [wanted_count, vocabulary]
-    counters: int  # int64 [2, phases, 16], zeroed; see models.cpu.sync
+    counters: int  # int64 [1 + threads, phases, 16], zeroed; see models.cpu.sync
     phases: int

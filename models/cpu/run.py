@@ -6,11 +6,11 @@ import numpy as np
 
 from models.cpu.attention import attend
 from models.cpu.heads import prepare_row
-from models.cpu.jit import get, get_int, jit, jit_entry, put
+from models.cpu.jit import get_int, jit, jit_entry
 from models.cpu.matmul import multiply, multiply_gated
 from models.cpu.sync import claim, finish, wait
 from models.cpu.tile import ADD, MAX_TILE_PANELS, MAX_TILE_ROWS, PANEL, STORE
-from models.cpu.vector import sum_of_squares
+from models.cpu.vector import copy_vectors, scale, sum_of_squares
 
 PHASES_PER_LAYER = 8
 PHASES_AT_END = 3
@@ -38,12 +38,12 @@ def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
             a, lda, depth, c, ldc, mode = work.inner, model.inner_stride, model.inner, work.x, hidden, ADD
         w = model.arena + place
         if part % 2 == 0:
-            _norm_rows(model, work, step // 2, layer - 1 if part == 0 else -1, phase)
+            _norm_rows(model, work, step // 2, layer - 1 if part == 0 else -1, phase, thread, threads)
         elif part == 1:
-            _attend_all(model, work, layer, phase, thread)
+            _attend_all(model, work, layer, phase, thread, threads)
         if step == 4 * model.layers:
             phase += 1
-            _pick_rows(work, hidden, phase)
+            _pick_rows(work, hidden, phase, thread, threads)
         if part == 2:
             inner = model.inner_stride
             multiply_gated(
@@ -60,65 +60,69 @@ def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
                 counters,
                 phases,
                 phase + 1,
+                thread,
                 threads,
             )
         else:
-            multiply(model.tile, count, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase + 1, threads)
+            multiply(
+                model.tile, count, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase + 1, thread, threads
+            )
         if part == 0 and step < 4 * model.layers:
-            _prepare_rows(model, work, layer, phase + 6)
+            _prepare_rows(model, work, layer, phase + 6, thread, threads)
 
 
 @jit
-def _norm_rows(model, work, norm, tapped, phase):  # type: ignore[no-untyped-def]
+def _norm_rows(model, work, norm, tapped, phase, thread, threads):  # type: ignore[no-untyped-def]
     """RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467), a row a unit; taps layer `tapped` where asked to."""
     stride = model.hidden_stride
     weight = model.norms + 4 * norm * stride
-    row = claim(work.counters, phase)
-    while row < work.rows:
+    done = 0
+    row = claim(work.counters, work.phases, phase, work.rows, thread, threads)
+    while row >= 0:
         x, out = work.x + 4 * row * stride, work.normed + 4 * row * stride
         factor = np.float32(1.0) / np.sqrt(sum_of_squares(x, stride) / np.float32(model.hidden) + model.eps)
-        for i in range(stride):
-            put(out + 4 * i, get(weight + 4 * i) * (get(x + 4 * i) * factor))
+        scale(x, factor, weight, out, stride)
         for tap in range(work.tap_count):
             if get_int(work.tap_layers + 8 * tap) == tapped:
-                _copy(x, work.taps + 4 * (tap * work.rows + row) * stride, stride)
-        finish(work.counters, work.phases, phase)
-        row = claim(work.counters, phase)
-    wait(work.counters, work.phases, phase, work.rows)
+                copy_vectors(x, work.taps + 4 * (tap * work.rows + row) * stride, stride)
+        done += 1
+        row = claim(work.counters, work.phases, phase, work.rows, thread, threads)
+    finish(work.counters, phase, done)
+    wait(work.counters, phase, work.rows)
 
 
 @jit
-def _prepare_rows(model, work, layer, phase):  # type: ignore[no-untyped-def]
-    row = claim(work.counters, phase)
-    while row < work.rows:
+def _prepare_rows(model, work, layer, phase, thread, threads):  # type: ignore[no-untyped-def]
+    done = 0
+    row = claim(work.counters, work.phases, phase, work.rows, thread, threads)
+    while row >= 0:
         prepare_row(model, work, layer, row)
-        finish(work.counters, work.phases, phase)
-        row = claim(work.counters, phase)
-    wait(work.counters, work.phases, phase, work.rows)
+        done += 1
+        row = claim(work.counters, work.phases, phase, work.rows, thread, threads)
+    finish(work.counters, phase, done)
+    wait(work.counters, phase, work.rows)
 
 
 @jit
-def _attend_all(model, work, layer, phase, thread):  # type: ignore[no-untyped-def]
+def _attend_all(model, work, layer, phase, thread, threads):  # type: ignore[no-untyped-def]
     units = work.group_count * model.kv_heads
-    unit = claim(work.counters, phase)
-    while unit < units:
+    done = 0
+    unit = claim(work.counters, work.phases, phase, units, thread, threads)
+    while unit >= 0:
         attend(model, work, layer, unit, thread)
-        finish(work.counters, work.phases, phase)
-        unit = claim(work.counters, phase)
-    wait(work.counters, work.phases, phase, units)
+        done += 1
+        unit = claim(work.counters, work.phases, phase, units, thread, threads)
+    finish(work.counters, phase, done)
+    wait(work.counters, phase, units)
 
 
 @jit
-def _pick_rows(work, stride, phase):  # type: ignore[no-untyped-def]
-    row = claim(work.counters, phase)
-    while row < work.wanted_count:
-        _copy(work.normed + 4 * get_int(work.wanted + 8 * row) * stride, work.picked + 4 * row * stride, stride)
-        finish(work.counters, work.phases, phase)
-        row = claim(work.counters, phase)
-    wait(work.counters, work.phases, phase, work.wanted_count)
-
-
-@jit
-def _copy(source, target, count):  # type: ignore[no-untyped-def]
-    for i in range(count):
-        put(target + 4 * i, get(source + 4 * i))
+def _pick_rows(work, stride, phase, thread, threads):  # type: ignore[no-untyped-def]
+    done = 0
+    row = claim(work.counters, work.phases, phase, work.wanted_count, thread, threads)
+    while row >= 0:
+        copy_vectors(work.normed + 4 * get_int(work.wanted + 8 * row) * stride, work.picked + 4 * row * stride, stride)
+        done += 1
+        row = claim(work.counters, work.phases, phase, work.wanted_count, thread, threads)
+    finish(work.counters, phase, done)
+    wait(work.counters, phase, work.wanted_count)

@@ -1,5 +1,8 @@
 """How the threads of a pass share its work: units are claimed one by one, and a phase ends when all units are done.
 
+Each thread has a contiguous share of a phase's units and claims from the others' shares when its own is used up. So what
+a thread asks of memory in advance is what it reads next, and counters are fought over at a phase's end only.
+
 No thread is waited for, only units are: one that starts late, because the GIL or the scheduler held it, finds earlier
 phases finished and joins where the others are; one that never starts costs speed and nothing else.
 """
@@ -19,8 +22,8 @@ _SPINS_BEFORE_YIELD = 4000
 
 
 @declare
-def _fetch_add(_context: Any, place: Any) -> Any:
-    return link("dp_fetch_add", I64, (I64,), _build_fetch_add)
+def _fetch_add(_context: Any, place: Any, amount: Any) -> Any:
+    return link("dp_fetch_add", I64, (I64, I64), _build_fetch_add)
 
 
 @declare
@@ -29,26 +32,38 @@ def _await(_context: Any, place: Any, target: Any) -> Any:
 
 
 @jit
-def claim(counters, phase):  # type: ignore[no-untyped-def]
-    """Number of the next unclaimed unit of a phase. counters: address of zeroed int64 [2, phases, 16], shared by all."""
-    return _fetch_add(counters + 8 * phase * COUNTER_STRIDE)
+def claim(counters, phases, phase, units, thread, threads):  # type: ignore[no-untyped-def]
+    """An unclaimed unit of a phase, or -1 when all are claimed.
+
+    counters: address of zeroed int64 [1 + threads, phases, 16], shared by all: units done, then units claimed of each
+    thread's share.
+    """
+    for turn in range(threads):
+        owner = (thread + turn) % threads
+        first, last = units * owner // threads, units * (owner + 1) // threads
+        if first < last:
+            unit = first + _fetch_add(counters + 8 * ((1 + owner) * phases + phase) * COUNTER_STRIDE, 1)
+            if unit < last:
+                return unit
+    return -1
 
 
 @jit
-def finish(counters, phases, phase):  # type: ignore[no-untyped-def]
-    """Count one unit as done; what it wrote is visible to whoever waits for the phase."""
-    _fetch_add(counters + 8 * (phases + phase) * COUNTER_STRIDE)
+def finish(counters, phase, done):  # type: ignore[no-untyped-def]
+    """Count `done` units as done; what they wrote is visible to whoever waits for the phase."""
+    if done > 0:
+        _fetch_add(counters + 8 * phase * COUNTER_STRIDE, done)
 
 
 @jit
-def wait(counters, phases, phase, units):  # type: ignore[no-untyped-def]
+def wait(counters, phase, units):  # type: ignore[no-untyped-def]
     """Return when `units` units of the phase are done."""
-    _await(counters + 8 * (phases + phase) * COUNTER_STRIDE, units)
+    _await(counters + 8 * phase * COUNTER_STRIDE, units)
 
 
-def _build_fetch_add(builder: ir.IRBuilder, place: Any) -> None:
+def _build_fetch_add(builder: ir.IRBuilder, place: Any, amount: Any) -> None:
     pointer = builder.inttoptr(place, I64.as_pointer())
-    builder.ret(builder.atomic_rmw("add", pointer, I64(1), "seq_cst"))
+    builder.ret(builder.atomic_rmw("add", pointer, amount, "seq_cst"))
 
 
 def _build_await(builder: ir.IRBuilder, place: Any, target: Any) -> None:

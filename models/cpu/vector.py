@@ -38,6 +38,33 @@ def gate(_context: Any, gates: Any, ups: Any, out: Any) -> Any:
     return link("dp_gate", VOID, (I64, I64, I64), _gate)
 
 
+@declare
+def divide(_context: Any, row: Any, divisor: Any, out: Any, count: Any) -> Any:
+    """out[i] = row[i] / divisor, i < count (a multiple of 8)."""
+    return link("dp_divide", VOID, (I64, F32, I64, I64), _divide)
+
+
+@declare
+def scale(_context: Any, row: Any, factor: Any, weight: Any, out: Any, count: Any) -> Any:
+    """out[i] = weight[i] * (row[i] * factor), i < count (a multiple of 8)."""
+    return link("dp_scale", VOID, (I64, F32, I64, I64, I64), _scale)
+
+
+@declare
+def copy_vectors(_context: Any, row: Any, out: Any, count: Any) -> Any:
+    """out[i] = row[i], i < count (a multiple of 8)."""
+    return link("dp_copy", VOID, (I64, I64, I64), _copy)
+
+
+@declare
+def rotate(_context: Any, row: Any, cos: Any, sin: Any, half: Any, out: Any, factor: Any) -> Any:
+    """out = (row[i], row[half + i]) turned by the angle of cos[i], sin[i], times factor; i < half / 8 * 8.
+
+    out may be row.
+    """
+    return link("dp_rotate", VOID, (I64, I64, I64, I64, I64, F32), _rotate)
+
+
 def _splat(value: float) -> ir.Constant:
     return ir.Constant(VECTOR, [ir.Constant(F32, value)] * LANES)
 
@@ -109,6 +136,60 @@ def _exponentiate(builder: ir.IRBuilder, row: Any, count: Any, peak: Any) -> Non
         return builder.fadd(total, value)
 
     builder.ret(_reduce(builder, _sweep(builder, count, _splat(0.0), step), builder.fadd))
+
+
+def _map(builder: ir.IRBuilder, count: Any, step: Callable[[Any], None]) -> None:
+    """Do `step(index)` for index = 0, 8, ... < count, and return."""
+
+    def follow(index: Any, nothing: Any) -> Any:
+        step(index)
+        return nothing
+
+    _sweep(builder, count, _splat(0.0), follow)
+    builder.ret_void()
+
+
+def _divide(builder: ir.IRBuilder, row: Any, divisor: Any, out: Any, count: Any) -> None:
+    spread = _broadcast(builder, divisor)
+
+    def step(index: Any) -> None:
+        quotient = builder.fdiv(builder.load(_at(builder, row, index), align=4), spread)
+        builder.store(quotient, _at(builder, out, index), align=4)
+
+    _map(builder, count, step)
+
+
+def _scale(builder: ir.IRBuilder, row: Any, factor: Any, weight: Any, out: Any, count: Any) -> None:
+    spread = _broadcast(builder, factor)
+
+    def step(index: Any) -> None:
+        value = builder.fmul(builder.load(_at(builder, row, index), align=4), spread)
+        product = builder.fmul(builder.load(_at(builder, weight, index), align=4), value)
+        builder.store(product, _at(builder, out, index), align=4)
+
+    _map(builder, count, step)
+
+
+def _copy(builder: ir.IRBuilder, row: Any, out: Any, count: Any) -> None:
+    def step(index: Any) -> None:
+        builder.store(builder.load(_at(builder, row, index), align=4), _at(builder, out, index), align=4)
+
+    _map(builder, count, step)
+
+
+def _rotate(builder: ir.IRBuilder, row: Any, cos: Any, sin: Any, half: Any, out: Any, factor: Any) -> None:
+    spread = _broadcast(builder, factor)
+
+    def step(index: Any) -> None:
+        later = builder.add(index, half)
+        first, second = (builder.load(_at(builder, row, place), align=4) for place in (index, later))
+        c, s = (builder.load(_at(builder, table, index), align=4) for table in (cos, sin))
+        left = builder.fsub(builder.fmul(first, c), builder.fmul(second, s))
+        right = builder.fadd(builder.fmul(second, c), builder.fmul(first, s))
+        for value, place in ((left, index), (right, later)):
+            builder.store(builder.fmul(value, spread), _at(builder, out, place), align=4)
+
+    _map(builder, builder.and_(half, I64(-LANES)), step)
 
 
 def _gate(builder: ir.IRBuilder, gates: Any, ups: Any, out: Any) -> None:

@@ -46,6 +46,8 @@ class EagleHead:
     ) -> None:
         self.vocabulary = vocabulary
         self.network = network.eval().requires_grad_(False)
+        # What a drafted token adds to a fused row, for all tokens that can be drafted: a look-up instead of a product.
+        self._token_rows = network.fused(torch.zeros(1, 1), torch.from_numpy(vocabulary.ids))
         head = network.head.to(dtype)
         weights = DecoderWeights(
             embedding=head,
@@ -68,14 +70,22 @@ class EagleHead:
         return self.network.shape.taps
 
     def open(self, capacity: int) -> EagleSession:
-        return EagleSession(self.network, self.backend, capacity)
+        return EagleSession(self.network, self.backend, capacity, self._token_rows, self.vocabulary)
 
 
 class EagleSession:
     """Implements HeadSession."""
 
-    def __init__(self, network: EagleNetwork, backend: Backend, capacity: int) -> None:
+    def __init__(
+        self,
+        network: EagleNetwork,
+        backend: Backend,
+        capacity: int,
+        token_rows: Tensor,
+        vocabulary: DraftVocabulary,
+    ) -> None:
         self._network, self._backend = network, backend
+        self._token_rows, self._vocabulary = token_rows, vocabulary
         self._slot: KVSlot = backend.allocate(capacity)
         # The tokens of the fused rows run so far: token i + 1 of row i, behind token 0.
         self._tokens: Int64Array = np.zeros(0, np.int64)
@@ -117,7 +127,7 @@ class EagleSession:
     def stage(self, token_ids: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> Tensor:
         # Row 0 of the features is the anchor's, row s + 1 that of staged row s.
         halves = self._network.drafted(self._features[torch.tensor(parents) + 1])
-        inputs = self._network.fused(halves, torch.tensor(token_ids))
+        inputs = halves + self._tokens_added(token_ids)
         block = RowBlock(
             self._slot,
             np.zeros(len(token_ids), np.int64),
@@ -128,6 +138,13 @@ class EagleSession:
         result = self._backend.forward([block], taps=(FINAL,))
         self._features = torch.cat([self._features, result.hidden[FINAL][0]])
         return result.logits[0]
+
+    def _tokens_added(self, token_ids: Sequence[int]) -> Tensor:
+        drafted = self._vocabulary.to_draft(np.asarray(token_ids, np.int64))
+        if (drafted < 0).any():
+            # Not a token of ours: drafts of several sources may be run together.
+            return self._network.fused(torch.zeros(1, 1), torch.tensor(token_ids))
+        return self._token_rows[torch.from_numpy(drafted)]
 
     def settle(self) -> None:
         self._backend.rollback(self._slot)

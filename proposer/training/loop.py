@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,8 @@ class Trainer:
         self._optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, recipe.beta2))
         self._step = self._tokens = 0
         self._seconds = 0.0
+        # Every row reported so far, over all parts of a resumed run.
+        self.history: list[Figures] = []
         if state_path is not None and state_path.exists():
             self._resume(torch.load(state_path, weights_only=True))
 
@@ -116,13 +118,14 @@ class Trainer:
                 last = Figures(self._step, self._tokens, self._seconds, gathered.loss, gathered.accuracy)
                 if self._step % (4 * recipe.report_every) == 0 or over:
                     last.held_out = evaluate(self._objective, held_out, self._vocabulary)
+                self.history.append(last)
                 report(last, recipe.token_budget)
                 self._save()
                 gathered = _Gathered()
             if over:
                 break
         if last is None:
-            last = Figures(self._step, self._tokens, self._seconds, math.nan, [])
+            last = self.history[-1] if self.history else Figures(self._step, self._tokens, self._seconds, math.nan, [])
             last.held_out = evaluate(self._objective, held_out, self._vocabulary)
         return last
 
@@ -154,6 +157,7 @@ class Trainer:
             "step": self._step,
             "tokens": self._tokens,
             "seconds": self._seconds,
+            "history": [asdict(one) for one in self.history],
         }
         unfinished = self._state_path.with_suffix(".unfinished")
         torch.save(state, unfinished)
@@ -165,6 +169,7 @@ class Trainer:
                 parameter.copy_(state["network"][name])
         self._optimizer.load_state_dict(state["optimizer"])
         self._step, self._tokens, self._seconds = state["step"], state["tokens"], state["seconds"]
+        self.history = [Figures(**one) for one in state.get("history", ())]
 
 
 class _Gathered:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -68,38 +69,34 @@ def train_head(
     conversations = read_conversations(data, sorted({FINAL, *family.taps}))
     out.mkdir(parents=True, exist_ok=True)
     vocabulary = _vocabulary(out / "vocabulary.json", conversations, plan.vocabulary, config.vocab_size, eos_ids)
-    examples = prepare(
-        conversations, vocabulary, frozen.rows(vocabulary), progress=partial(reports.step, "soft labels")
-    )
+    state = out / "state.pt"
+    kept_raw = [one for one in conversations if not held_out_by_name(one.name)]
+    # A run whose budget is spent is only packed: its examples would be made for nothing.
+    spent = state.exists() and int(torch.load(state, weights_only=True)["tokens"]) >= plan.recipe.token_budget
+    wanted = [one for one in conversations if held_out_by_name(one.name)] if spent else conversations
+    examples = prepare(wanted, vocabulary, frozen.rows(vocabulary), progress=partial(reports.step, "soft labels"))
     kept, held_out = split(examples)
     manifest = _manifest(plan, target_name, checkpoint, config.vocab_size, len(vocabulary), eos_ids)
     network = network_of(manifest, frozen, vocabulary)
-    state = out / "state.pt"
     if isinstance(network, EagleNetwork) and not state.exists():
         warm_start(network, weights, kept)
-    rows: list[Figures] = []
-
-    def report(figures: Figures, budget: int) -> None:
-        rows.append(figures)
-        reports.row(figures, budget)
-
     trainer = Trainer(network, partial(family.scores, network), vocabulary, plan.recipe, state_path=state)
-    last = trainer.run(kept, held_out, report)
-    plots.write_csv(rows, out / "figures.csv")
-    plots.write_plots(rows, out, family.family)
+    last = trainer.run(kept, held_out, reports.row)
+    plots.write_csv(trainer.history, out / "figures.csv")
+    plots.write_plots(trainer.history, out, family.family)
     training_facts = {
         "command": command,
         "data": [dataset.digest for dataset in data],
         "data_identity": [dataset.identity for dataset in data],
-        "conversations": len(kept),
-        "answer_tokens": sum(one.answer_tokens for one in kept),
+        "conversations": len(kept_raw),
+        "answer_tokens": sum(len(one.tokens) - one.answer_start for one in kept_raw),
         "vocabulary_coverage": _coverage(held_out, vocabulary),
         "objective": family.objective,
         "recipe": asdict(plan.recipe),
         "steps": last.step,
         "tokens": last.tokens,
         "seconds": round(last.seconds),
-        "loss": last.loss,
+        "loss": None if math.isnan(last.loss) else last.loss,
         "held_out_accuracy": last.held_out,
     }
     package.save(out, replace(manifest, training=training_facts), dict(network.named_parameters()), vocabulary)

@@ -147,7 +147,8 @@ async def local_stack(settings: AllSettings, sources: Sequence[Source] | None = 
             proposer = LocalProposer(SourceHost(sources))
         stack.callback(proposer.shutdown)
         tokenizer = CheckpointTokenizer(resolve(settings.model, settings.models_dir))
-        patient = replace(orchestrator_settings(settings), propose_deadline_ms=_PATIENCE_MS)
+        # Whatever is offered is verified: what is measured must not depend on what was measured before.
+        patient = replace(orchestrator_settings(settings), propose_deadline_ms=_PATIENCE_MS, budget="fixed")
         orchestrator = Orchestrator(verifier, [proposer], [], tokenizer, patient)
         stack.push_async_callback(orchestrator.aclose)
         yield LocalStack(orchestrator, verifier, proposer, tokenizer)

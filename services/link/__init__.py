@@ -3,5 +3,5 @@
 gRPC stays the interface of every service. A service that is given a link directory also listens on a socket there, and a
 client with the same directory sends its per-round messages (the very protobuf messages of the gRPC streams) through it
 while it is up, and over gRPC otherwise. After a target pass has emptied the processor's caches, a call through gRPC's
-stack costs about a millisecond and one through a socket a few tenths (docs/decisions/0008-links.md).
+stack costs about a millisecond and one through a socket a few tenths (docs/decisions/0009-links.md).
 """

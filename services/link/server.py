@@ -23,13 +23,15 @@ class Answering(Protocol):
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: Answering, open_connections: set[_Connection]) -> None:
         self._answering = answering
+        self._open_connections = open_connections
         self._splitter = Splitter()
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._open_connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         for kind, call_id, payload in self._splitter.feed(data):
@@ -44,7 +46,12 @@ class _Connection(asyncio.Protocol):
                 self._tasks[call_id] = task
                 task.add_done_callback(lambda _, call_id=call_id: self._tasks.pop(call_id, None))  # type: ignore[misc]
 
+    def close(self) -> None:
+        """Ends it once what was answered has been sent."""
+        self._transport.close()
+
     def connection_lost(self, error: Exception | None) -> None:
+        self._open_connections.discard(self)
         for task in self._tasks.values():
             task.cancel()
 
@@ -63,13 +70,16 @@ class LinkServer:
         self._path = path
         self._connected = connected
         self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
 
     async def __aenter__(self) -> LinkServer:
         if self._path is not None:
             clear(self._path)
             loop = asyncio.get_running_loop()
             try:
-                self._server = await loop.create_unix_server(lambda: _Connection(self._connected()), str(self._path))
+                self._server = await loop.create_unix_server(
+                    lambda: _Connection(self._connected(), self._connections), str(self._path)
+                )
                 self._path.chmod(0o600)
             except OSError as error:
                 raise FailedPrecondition("DRAFTPROOF_LINK_DIR", f"cannot listen at {self._path}: {error}") from error
@@ -80,6 +90,8 @@ class LinkServer:
     ) -> None:
         if self._server is not None and self._path is not None:
             self._server.close()
+            for connection in tuple(self._connections):
+                connection.close()
             clear(self._path)
 
 

@@ -122,6 +122,7 @@ async def test_a_socket_left_by_a_crash_is_replaced_and_only_its_owner_may_conne
     path.touch()
     async with linked(path) as (_, client):
         assert await client.up()
+        assert await client.ask(Kind.VERIFY, b"x", timeout_s=30) == b"x"
         assert path.stat().st_mode & 0o777 == 0o600
     assert not path.exists()
 

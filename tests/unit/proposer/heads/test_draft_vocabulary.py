@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from contracts.draft_law import TOTAL
+from contracts.errors import Internal
 from contracts.sampling import SamplingPolicy
 from models.laws import LawProcessor
 from proposer.heads.draft_laws import HeadLaws, edits
@@ -76,6 +77,12 @@ def test_laws_are_those_of_the_logits_spread_over_the_targets_vocabulary(policy:
     assert np.abs(law.weights - expected.weights).max() <= TOTAL * 1e-6
     assert laws.argmax(-1) == reference.argmax(-1)
     assert set(law.token_ids.tolist()) <= set(VOCABULARY.ids.tolist())
+
+
+def test_logits_that_are_no_numbers_are_an_error_of_ours() -> None:
+    logits = torch.full((1, len(VOCABULARY)), float("nan"))
+    with pytest.raises(Internal, match="finite"):
+        laws_of(SamplingPolicy(temperature=1.0), logits).row(-1)
 
 
 def test_policies_that_name_tokens_are_told_from_those_that_do_not() -> None:

@@ -175,3 +175,16 @@ def test_heads_draft_over_a_bfloat16_target(family: str) -> None:
     assert torch.isfinite(first).all()
     _, exact = head(family)
     assert torch.allclose(first, exact.open(64).follow(prefix, Rows(prefix)), atol=0.15, rtol=0.1)
+
+
+def test_eagle_runs_tokens_that_it_would_not_draft() -> None:
+    """A merged tree may hold another source's tokens: alone or beside its own they give the same rows."""
+    _, drafting = head("eagle")
+    session = drafting.open(64)
+    prefix = prefix_of(9)
+    session.follow(prefix, Rows(prefix))
+    mixed = session.stage([4, 2], [-1, -1], [1, 1])
+    session.settle()
+    session.follow(prefix, Rows(prefix))
+    assert VOCABULARY.to_draft(np.array([2]))[0] < 0
+    assert torch.allclose(session.stage([4], [-1], [1])[0], mixed[0], atol=1e-5)
