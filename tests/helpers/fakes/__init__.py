@@ -3,7 +3,7 @@
 Any wrong acceptance, lost or doubled token shows in the text, because the toy target's law is a pure function of the prefix.
 """
 
-from tests.helpers.fakes.sources import FakeProposer, FakeRetriever, chain_of, lookup, oracle
+from tests.helpers.fakes.sources import FakeProposer, FakeRetriever, TappedProposer, chain_of, lookup, oracle
 from tests.helpers.fakes.target import BOS, EOS, VOCAB, FakeTokenizer, babble, collect, reciting
 from tests.helpers.fakes.verifier import FakeVerifier, drop_session, fake_rows, lose_reply, wait_for
 
@@ -15,6 +15,7 @@ __all__ = [
     "FakeRetriever",
     "FakeTokenizer",
     "FakeVerifier",
+    "TappedProposer",
     "babble",
     "chain_of",
     "collect",
