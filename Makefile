@@ -34,6 +34,7 @@ stubs: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.generate --quick --json out/generate.json
 	$(BIN)/python -m benchmarks.verifiers --quick --json out/verifiers.json
+	$(BIN)/python -m benchmarks.retrieval --quick --json out/retrieval.json
 
 lock: $(READY)
 	(echo "# Every package of the environment, pinned; made by 'make lock'. torch is installed first, by scripts/bootstrap.py."; \

@@ -127,7 +127,8 @@ class Benchmark:
         async with serving("bfloat16", self.cache, self.progress) as on:
             with transformers_peer(self.checkpoint, "bfloat16") as peer:
                 ours, plain, assisted = await self._speed(on, peer, policy)
-            self._speed_figures(ours, plain, assisted)
+            self._speed_figures(ours)
+            self._peer_figures(ours, {"transformers": plain, "transformers_lookup": assisted})
             others = {
                 mode: ours[mode] + await self.outcomes(on, "identity bf16", self.spec, mode, policy) for mode in MODES
             }
@@ -143,34 +144,40 @@ class Benchmark:
         self.figures["bf16_partings"] = len(partings)
         self.figures["bf16_first_parting"] = min(partings) if partings else -1
 
+    async def speed(self) -> None:
+        """Only what our own services take on edit prompts, with nothing loaded beside them."""
+        async with serving("bfloat16", self.cache, self.progress) as on:
+            ours, _, _ = await self._speed(on, None, greedy(self.plan.max_tokens))
+        self._speed_figures(ours)
+        same = [
+            sum(a.tokens == b.tokens for a, b in zip(ours["off"], ours[mode], strict=True)) / len(self.edit)
+            for mode in MODES
+        ]
+        self.figures["editeval_identical_bf16"] = min(same)
+
     async def _speed(
-        self, on: Serving, peer: Peer, policy: SamplingPolicy
+        self, on: Serving, peer: Peer | None, policy: SamplingPolicy
     ) -> tuple[dict[str, list[Outcome]], list[tuple[float, float]], list[tuple[float, float]]]:
         await generate(on.client, self.edit[0], "both", policy)
         ours: dict[str, list[Outcome]] = {mode: [] for mode in MODES}
         plain: list[tuple[float, float]] = []
         assisted: list[tuple[float, float]] = []
         task = self.progress.add_task(
-            "speed on edit prompts, bf16, interleaved with Transformers", total=len(self.edit)
+            f"speed on edit prompts, bf16{', interleaved with Transformers' if peer else ''}", total=len(self.edit)
         )
         for index, prompt in enumerate(self.edit):
             for mode in MODES:
                 ours[mode].append(await generate(on.client, prompt, mode, policy))
-            for rows, lookup in ((plain, 0), (assisted, _TRANSFORMERS_LOOKUP_TOKENS)) if index < self.plan.peer else ():
+            for rows, lookup in ((plain, 0), (assisted, _TRANSFORMERS_LOOKUP_TOKENS)):
+                if peer is None or index >= self.plan.peer:
+                    break
                 answer = await asyncio.to_thread(peer.generate, prompt, policy.max_tokens, lookup)
                 rows.append((len(answer["tokens"]), answer["seconds"]))
             self.progress.advance(task)
         return ours, plain, assisted
 
-    def _speed_figures(
-        self,
-        ours: dict[str, list[Outcome]],
-        plain: list[tuple[float, float]],
-        assisted: list[tuple[float, float]],
-    ) -> None:
-        speeds: dict[str, list[tuple[float, float]]] = {
-            mode: [(len(o.tokens), o.seconds) for o in outcomes] for mode, outcomes in ours.items()
-        }
+    def _speed_figures(self, ours: dict[str, list[Outcome]]) -> None:
+        speeds = _speeds(ours)
         for mode in ("lookup", "retrieval", "both"):
             value, low, high = ratio_of_totals(speeds[mode], speeds["off"])
             self.figures[f"editeval_{mode}_speedup"] = value
@@ -179,19 +186,36 @@ class Benchmark:
         for mode, outcomes in ours.items():
             rounds = sum(o.ledger.rounds for o in outcomes)
             self.figures[f"editeval_{mode}_tokens_per_round"] = sum(o.ledger.committed for o in outcomes) / rounds
-        rows = {**speeds, "transformers": plain, "transformers_lookup": assisted}
-        for name, pairs in rows.items():
-            self.figures[f"editeval_{name}_tokens_per_s"] = sum(p[0] for p in pairs) / sum(p[1] for p in pairs)
-        peer = len(assisted)
-        self.figures["editeval_peer_prompts"] = peer
-        self.figures["editeval_lookup_over_transformers_lookup"] = ratio_of_totals(speeds["lookup"][:peer], assisted)[0]
-        self.figures["editeval_off_over_transformers"] = ratio_of_totals(speeds["off"][:peer], plain)[0]
+            self.figures[f"editeval_{mode}_tokens_per_s"] = _per_second(speeds[mode])
         overheads = {
             mode: np.array([r.overhead_us for o in outcomes for r in o.rounds]) / 1e3 for mode, outcomes in ours.items()
         }
+        for mode, values in overheads.items():
+            for share in (50, 99):
+                self.figures[f"overhead_p{share}_ms_{mode}"] = float(np.percentile(values, share))
         # The worst mode is the figure: what a round costs beside target forward, selection and proposal compute.
-        self.figures["overhead_p50_ms"] = max(float(np.percentile(values, 50)) for values in overheads.values())
-        self.figures["overhead_p99_ms"] = max(float(np.percentile(values, 99)) for values in overheads.values())
+        for share in (50, 99):
+            self.figures[f"overhead_p{share}_ms"] = max(float(self.figures[f"overhead_p{share}_ms_{m}"]) for m in MODES)
+
+    def _peer_figures(self, ours: dict[str, list[Outcome]], theirs: dict[str, list[tuple[float, float]]]) -> None:
+        speeds = _speeds(ours)
+        peer = len(theirs["transformers"])
+        self.figures["editeval_peer_prompts"] = peer
+        for name, pairs in theirs.items():
+            self.figures[f"editeval_{name}_tokens_per_s"] = _per_second(pairs)
+        for name, mode, other in (
+            ("lookup_over_transformers_lookup", "lookup", "transformers_lookup"),
+            ("off_over_transformers", "off", "transformers"),
+        ):
+            self.figures[f"editeval_{name}"] = ratio_of_totals(speeds[mode][:peer], theirs[other])[0]
+
+
+def _speeds(ours: dict[str, list[Outcome]]) -> dict[str, list[tuple[float, float]]]:
+    return {mode: [(len(o.tokens), o.seconds) for o in outcomes] for mode, outcomes in ours.items()}
+
+
+def _per_second(pairs: list[tuple[float, float]]) -> float:
+    return sum(tokens for tokens, _ in pairs) / sum(seconds for _, seconds in pairs)
 
 
 async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None) -> None:
@@ -200,6 +224,8 @@ async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         benchmark = Benchmark(plan, cache, progress)
+        if "speed" in phases:
+            await benchmark.speed()
         if "bf16" in phases:
             await benchmark.bf16()
             write(benchmark.figures, path, console, "Generate, bf16")
@@ -212,7 +238,11 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few short prompts, under two minutes")
-    parser.add_argument("--phase", choices=["bf16", "fp32"], help="only the speed phase or only the identity phase")
+    parser.add_argument(
+        "--phase",
+        choices=["bf16", "fp32", "speed"],
+        help="one phase only: speed with peers and identity in bf16, identity in fp32, or our own speed alone",
+    )
     parser.add_argument("--json", type=Path, help="where to write the figures as one flat object")
     parser.add_argument("--cache", type=Path, default=Path(".cache"), help="models, index and references")
     arguments = parser.parse_args()

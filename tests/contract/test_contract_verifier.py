@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from contracts.draft_law import DraftLaw
 from contracts.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from contracts.graph import CandidateGraph, Draw
 from contracts.hidden import HiddenRows, joined
@@ -124,6 +125,11 @@ async def test_a_round_id_names_one_payload(port: VerifierPort, name: str) -> No
     await port.close_session(name)
 
 
+def _with_law(token_ids: list[int], weights: list[int]) -> CandidateGraph:
+    law = DraftLaw(np.array(token_ids, dtype=np.int64), np.array(weights, dtype=np.int64))
+    return CandidateGraph(np.array([5]), np.array([-1]), (("a",),), (Draw(-1, 0, "a", 0),), (law,))
+
+
 MALFORMED = {
     "a forward parent": CandidateGraph(
         np.array([5, 6]), np.array([1, -1]), (("a",), ("a",)), (Draw(1, 0, "a"), Draw(-1, 1, "a"))
@@ -136,6 +142,12 @@ MALFORMED = {
     "a negative token": CandidateGraph(np.array([-3]), np.array([-1]), (("a",),), (Draw(-1, 0, "a"),)),
     "a row nobody drew": CandidateGraph(np.array([5]), np.array([-1]), (("a",),), ()),
     "a law that is not there": CandidateGraph(np.array([5]), np.array([-1]), (("a",),), (Draw(-1, 0, "a", 3),)),
+    "a law that sums to less than 1": _with_law([5, 6], [2**31, 2**31 - 1]),
+    "a law that sums to more than 1": _with_law([5, 6], [2**31, 2**31 + 1]),
+    "a probability above 1": _with_law([5], [2**33]),
+    "a law with a token twice": _with_law([5, 5], [2**31, 2**31]),
+    "a law over a token past the vocabulary": _with_law([5, 70_000], [2**31, 2**31]),
+    "a law of nothing": _with_law([], []),
 }
 
 
