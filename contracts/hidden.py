@@ -1,4 +1,4 @@
-"""The target's hidden rows, as the verifier exports them for draft heads (docs/decisions/0009-hidden-rows.md).
+"""The target's hidden rows, as the verifier exports them for draft heads (docs/decisions/0011-hidden-rows.md).
 
 Row i is the target's state after the token at position i. With a published prefix of L tokens there are rows 0 .. L - 2:
 the anchor, token L - 1, has not been run yet. A *tap* names where in the target a row is read: "final_norm" (what the head
