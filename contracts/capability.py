@@ -47,7 +47,10 @@ class VerifierCapability:
 
 @dataclass(frozen=True)
 class SourceDescription:
-    """A proposer's declaration. `version` is the digest of what shapes its offers; digests bind it to its target."""
+    """A proposer's declaration. `version` is the digest of what shapes its offers; digests bind it to its target.
+
+    `taps`: the target's hidden rows that it reads (contracts/hidden.py); the verifier exports those of all bound sources.
+    """
 
     name: str
     kind: str
@@ -58,6 +61,12 @@ class SourceDescription:
     tokenizer_digest: str = ""
     target_digest: str = ""
     max_nodes: int = 64
+    taps: tuple[str, ...] = ()
+
+
+def taps_of(sources: Iterable[SourceDescription]) -> tuple[str, ...]:
+    """The taps that any of the sources reads, in order of their names."""
+    return tuple(sorted({tap for source in sources for tap in source.taps}))
 
 
 def _refuse(field: str, verifier: str, message: str) -> FailedPrecondition:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from contracts.capability import SourceDescription, VerifierCapability
 from contracts.graph import CandidateGraph
+from contracts.hidden import HiddenRows
 from contracts.manifest import Manifest, RoundManifest, TargetIdentity
 from contracts.proposal import Proposal
 from contracts.receipt import Receipt
@@ -80,7 +81,9 @@ class VerifyRequest:
 class ProposeRequest:
     """Asks one source for candidates after `prefix` (the whole published prefix, int64 [prefix_len]).
 
-    `policy` lets a sampling proposer draw at the request's temperature and truncation.
+    `policy` lets a sampling proposer draw at the request's temperature and truncation. `hidden`: for a source with taps,
+    the target's rows that the session's earlier calls have not carried; parts too large for one message go ahead in calls
+    with a node budget of 0.
     """
 
     source: str
@@ -90,6 +93,7 @@ class ProposeRequest:
     node_budget: int
     max_depth: int
     options: Mapping[str, int] = field(default_factory=dict)
+    hidden: HiddenRows | None = None
 
 
 class VerifierPort(Protocol):
@@ -103,6 +107,15 @@ class VerifierPort(Protocol):
 
     async def get_receipt(self, session_id: str, round_id: int) -> Receipt: ...
 
+    async def export_hidden(self, session_id: str, start: int, stop: int) -> HiddenRows:
+        """Committed rows from position `start` on, of all taps that the session's sources read: up to `stop`, fewer where
+        they would pass `contracts.hidden.MAX_PART_BYTES`, at least one. Any range may be asked for again.
+
+        Raises NotFound for an unknown session, FailedPrecondition (`taps`) where it exports no rows and (`stop`) past the
+        committed ones, InvalidArgument for an empty or negative range.
+        """
+        ...
+
     async def close_session(self, session_id: str) -> None: ...
 
 
@@ -113,7 +126,11 @@ class ProposerPort(Protocol):
 
     async def open_session(self, session_id: str, manifest: Manifest) -> None: ...
 
-    async def propose(self, request: ProposeRequest) -> Proposal: ...
+    async def propose(self, request: ProposeRequest) -> Proposal:
+        """Raises FailedPrecondition with field `contracts.hidden.HIDDEN_BASE` where the source lacks hidden rows before
+        those that came: the caller sends them from position 0.
+        """
+        ...
 
     async def close_session(self, session_id: str) -> None: ...
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from contracts.hidden import HiddenRows
+
 
 class FinishReason(StrEnum):
     """Why generation ended; empty while it goes on."""
@@ -55,7 +57,9 @@ class Receipt:
 
     `tokens`: published ids, accepted path plus at most one closing token, after truncation by EOS, stop ids and length.
     `accepted_rows`: graph rows on the published path. `generation` and `prefix_len`: after the commit.
-    `pass_rows`, `pass_sessions`: the load of the pass it rode in. `hidden_handle` names the exported rows, if any.
+    `pass_rows`, `pass_sessions`: the load of the pass it rode in. `hidden`: where the session exports rows, those that its
+    commit made known (the anchor's and the accepted candidates'), up to position `prefix_len - 2`; `hidden_handle` names the
+    state of all rows then ("<session>@<generation>").
     """
 
     session_id: str
@@ -73,3 +77,4 @@ class Receipt:
     pass_rows: int = 0
     pass_sessions: int = 0
     hidden_handle: str = ""
+    hidden: HiddenRows | None = None

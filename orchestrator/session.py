@@ -18,6 +18,7 @@ from contracts.ports import OpenSession, ProposerPort, RetrieverPort, VerifierPo
 from contracts.receipt import Receipt
 from orchestrator.admission import Admitted
 from orchestrator.catalogue import Catalogue
+from orchestrator.hidden_feed import HiddenFeed
 from orchestrator.policy import shares, useful_depth
 from orchestrator.recording import Recorder
 from orchestrator.recovery import open_surely, pause, successor
@@ -57,6 +58,7 @@ class Session:
         self._generation = 0
         self._ids: list[str] = []
         self._proposers: list[ProposerSession] = []
+        self._feeds: list[HiddenFeed] = []
 
     @property
     def session_id(self) -> str:
@@ -137,11 +139,14 @@ class Session:
     def publish(self, receipt: Receipt, kept: int) -> None:
         """Moves the frontier over the first `kept` tokens of a receipt (fewer than all only where the request ends)."""
         self.frontier.publish(np.array(receipt.tokens[:kept], dtype=np.int64))
+        self._feeds[-1].follow(receipt.hidden)
         self._generation = receipt.generation
         self.round_id += 1
 
     async def close(self) -> None:
         """Gives every peer's state back, as far as they answer in time; leases clear away the rest."""
+        for feed in self._feeds:
+            feed.close()
         closings: list[Callable[[], Coroutine[Any, Any, None]]] = [proposer.close for proposer in self._proposers]
         closings += [partial(self._peers.verifier.close_session, session_id) for session_id in self._ids]
         await asyncio.gather(*(self._quietly(close) for close in closings))
@@ -154,6 +159,8 @@ class Session:
     def _bind(self) -> None:
         opened: dict[int, ProposerSession] = {}
         sources: list[CandidateSource] = []
+        # Another replica is another session: its rows are exported anew, for the same published prefix.
+        self._feeds.append(HiddenFeed(self._peers.verifier, self.session_id))
         for binding in self.admitted.bindings:
             if binding.index is not None:
                 sources.append(
@@ -172,6 +179,6 @@ class Session:
                 port = self._peers.proposers[binding.port]
                 opened[binding.port] = ProposerSession(port, self.session_id, self.manifest)
                 opened[binding.port].start()
-            sources.append(ProposerSource(opened[binding.port], binding.description))
+            sources.append(ProposerSource(opened[binding.port], binding.description, self._feeds[-1]))
         self._proposers.extend(opened.values())
         self.sources = tuple(sources)

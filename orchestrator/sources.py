@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Protocol
 
 from contracts.capability import SourceDescription
 from contracts.errors import FailedPrecondition, NotFound
+from contracts.hidden import HIDDEN_BASE
 from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest, ProposerPort
 from contracts.proposal import Proposal
+from orchestrator.hidden_feed import HiddenFeed
 
 
 class CandidateSource(Protocol):
@@ -45,12 +48,16 @@ class ProposerSession:
         return self._opening
 
     async def propose(self, request: ProposeRequest) -> Proposal:
-        """One offer. A proposer that forgot the session gets it opened once more."""
+        """One offer. A proposer that forgot the session gets it opened once more. Raises what is refused after that, and
+        at once where hidden rows are missing.
+        """
         opening = self.start()
         await asyncio.shield(opening)
         try:
             return await self._port.propose(request)
-        except (NotFound, FailedPrecondition):
+        except (NotFound, FailedPrecondition) as error:
+            if error.field == HIDDEN_BASE:
+                raise
             if self._opening is opening:
                 self._opening = None
             await asyncio.shield(self.start())
@@ -68,17 +75,41 @@ def _succeeded(task: asyncio.Task[None]) -> bool:
 
 
 class ProposerSource:
-    """One named source of a proposer endpoint."""
+    """One named source of a proposer endpoint. feed: the rows of the session, for a source with taps."""
 
     retrieves = False
 
-    def __init__(self, session: ProposerSession, description: SourceDescription) -> None:
+    def __init__(self, session: ProposerSession, description: SourceDescription, feed: HiddenFeed) -> None:
         self._session = session
+        self._feed = feed
+        self._carried = 0
         self.description = description
         self.generation = 0
 
     async def offer(self, request: ProposeRequest) -> Proposal:
-        """Raises the proposer's errors."""
-        proposal = await self._session.propose(request)
+        """Raises the proposer's errors, and for a source with taps the verifier's where rows cannot be had."""
+        if not self.description.taps:
+            proposal = await self._session.propose(request)
+        else:
+            try:
+                proposal = await self._with_rows(request)
+            except FailedPrecondition as error:
+                if error.field != HIDDEN_BASE:
+                    raise
+                self._carried = 0
+                proposal = await self._with_rows(request)
         self.generation = proposal.state.generation
         return proposal
+
+    async def _with_rows(self, request: ProposeRequest) -> Proposal:
+        stop = len(request.prefix) - 1
+        if self._carried >= stop:
+            return await self._session.propose(request)
+        rows = await self._feed.rows(self._carried, stop, self.description.taps)
+        # What is on its way counts as carried: a call given up late has brought its rows, and where rows went astray the
+        # proposer says so.
+        self._carried = stop
+        *ahead, last = rows.parts()
+        for part in ahead:
+            await self._session.propose(replace(request, hidden=part, node_budget=0))
+        return await self._session.propose(replace(request, hidden=last))

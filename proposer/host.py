@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from contracts.capability import SourceDescription
 from contracts.errors import FailedPrecondition, Internal, InvalidArgument
+from contracts.hidden import HiddenRows
 from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest
 from contracts.proposal import MAX_NODES, Proposal
@@ -17,21 +19,31 @@ from proposer.sessions import Session, SessionTable
 from proposer.source import Source
 
 
+class TakesRows(Protocol):
+    """Where hidden rows that come with requests go (proposer/hidden_store.py, which needs torch; a host does not)."""
+
+    def take(self, session_id: str, hidden: HiddenRows) -> None: ...
+
+    def drop(self, session_id: str) -> None: ...
+
+
 class SourceHost:
     """The proposer service without its transport.
 
-    max_sessions: sessions kept, least recently used dropped first. idle_s: a session unused for so long may be dropped.
-    Raises InvalidArgument when two sources share a name.
+    hidden: takes the hidden rows of sources with taps. max_sessions: sessions kept, least recently used dropped first.
+    idle_s: a session unused for so long may be dropped. Raises InvalidArgument when two sources share a name.
     """
 
     def __init__(
         self,
         sources: Iterable[Source],
         *,
+        hidden: TakesRows | None = None,
         max_sessions: int = 1024,
         idle_s: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._hidden = hidden
         self._sources: dict[str, Source] = {}
         for source in sources:
             name = source.describe().name
@@ -87,10 +99,12 @@ class SourceHost:
         return self.check(request, self.admit(request).propose(request))
 
     def admit(self, request: ProposeRequest) -> Source:
-        """The source to ask, once the request fits the session's manifest and its own round manifest.
+        """The source to ask, once the request fits the session's manifest and its own round manifest; its hidden rows are
+        taken then.
 
         Raises InvalidArgument for an unknown source, a prefix that is not what the round manifest says, and budgets out
-        of range; FailedPrecondition for a session not open here, a source its manifest does not bind, another manifest.
+        of range; FailedPrecondition for a session not open here, a source its manifest does not bind, another manifest,
+        hidden rows that do not follow those received (`contracts.hidden.HIDDEN_BASE`).
         """
         source = self._sources.get(request.source)
         if source is None:
@@ -112,6 +126,8 @@ class SourceHost:
             )
         if session.prefix.digest_of(request.prefix) != coordinates.frontier:
             raise InvalidArgument("prefix", "its digest differs from the round manifest's frontier")
+        if request.hidden is not None:
+            self._take(request, request.hidden, source.describe())
         return source
 
     def check(self, request: ProposeRequest, proposal: Proposal) -> Proposal:
@@ -133,6 +149,18 @@ class SourceHost:
     def _close_sources(self, session_id: str, session: Session) -> None:
         for name in session.sources:
             self._sources[name].close(session_id)
+        if self._hidden is not None:
+            self._hidden.drop(session_id)
+
+    def _take(self, request: ProposeRequest, hidden: HiddenRows, here: SourceDescription) -> None:
+        if self._hidden is None or set(hidden.taps) != set(here.taps):
+            raise InvalidArgument("hidden.taps", f"{sorted(hidden.taps)} came, {here.name!r} reads {sorted(here.taps)}")
+        if hidden.stop > len(request.prefix) - 1:
+            raise InvalidArgument(
+                "hidden",
+                f"rows up to {hidden.stop}, a prefix of {len(request.prefix)} tokens has {len(request.prefix) - 1}",
+            )
+        self._hidden.take(request.manifest.session_id, hidden)
 
 
 def _check_budgets(request: ProposeRequest, manifest: Manifest) -> None:

@@ -106,8 +106,10 @@ class ProposerSettings(LookupSettings):
     proposer_port: int = Field(7603, ge=0, le=65535, description="port of the proposer service; 0: any free one")
     draft_model: str = Field("", description="a draft model, named as `model` is; empty: none")
     draft_dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the draft model's weights")
-    draft_threads: int = Field(0, ge=0, description="threads of a draft pass; 0: one per core")
-    draft_kv_tokens: int = Field(16_384, ge=64, description="tokens of KV that the draft model's sessions share")
+    draft_threads: int = Field(0, ge=0, description="threads of a draft pass, a head's too; 0: one per core")
+    draft_kv_tokens: int = Field(
+        16_384, ge=64, description="tokens of KV that the draft model's sessions share, and those of the head"
+    )
     draft_relation: Literal["independent", "without_replacement", "shared_noise", "beam"] = Field(
         "independent", description="how the draft model's candidates come about, and so which verifiers take them"
     )
@@ -115,6 +117,21 @@ class ProposerSettings(LookupSettings):
         "1",
         description="tree of the draft model: widths by depth (4,2,1), by_value:KxD, or the path of a calibration, "
         "forced:PATH to use it where it does not hold",
+    )
+    head: str = Field(
+        "",
+        description="a draft head for the target `model`: directory of a package, or the name of a model that one is "
+        "shipped for; served as the source `head`; empty: none",
+    )
+    head_tree: str = Field("by_value:3x4", description="tree of the head, named as `draft_tree` is")
+    head_relation: Literal["independent", "without_replacement", "shared_noise", "beam"] = Field(
+        "beam", description="how the head's candidates come about; a tree by value needs beam"
+    )
+    head_nodes: int = Field(16, ge=1, le=512, description="most candidates that the head offers")
+    head_rows_mb: int = Field(
+        256,
+        ge=1,
+        description="megabytes of the target's hidden rows that sessions hold; the least recently fed lose theirs",
     )
 
 

@@ -7,11 +7,12 @@ from dataclasses import fields
 
 import numpy as np
 
-from contracts.capability import Exactness, admit
+from contracts.capability import Exactness, admit, taps_of
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.manifest import RNG_POLICY, TOPOLOGY_COMPILER, Manifest, TargetIdentity, canonical_bytes
 from contracts.ports import OpenSession
 from contracts.sampling import check_sampling
+from models.passes import tap_layers
 from verifier.selection.base import Verifier
 
 MAX_ID_CHARS = 256
@@ -66,6 +67,16 @@ def check_opening(
             "prompt", f"the session needs {kv_capacity(request)} KV rows, the whole budget is {kv_tokens}"
         )
     return verifier
+
+
+def check_taps(manifest: Manifest, num_layers: int) -> tuple[str, ...]:
+    """The taps that the session exports. Raises InvalidArgument naming a source whose taps the target does not have."""
+    for source in manifest.sources:
+        try:
+            tap_layers(source.taps, num_layers)
+        except InvalidArgument as error:
+            raise InvalidArgument("manifest.sources.taps", f"source {source.name!r}: {error.message}") from error
+    return taps_of(manifest.sources)
 
 
 def kv_capacity(request: OpenSession) -> int:

@@ -12,14 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from contracts.errors import AlreadyExists, DraftproofError, NotFound, ResourceExhausted
+from contracts.errors import AlreadyExists, DraftproofError, FailedPrecondition, NotFound, ResourceExhausted
+from contracts.hidden import HiddenRows
 from contracts.manifest import TargetIdentity
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
 from contracts.receipt import Receipt
 from models.backend import Backend, RowBlock
 from models.laws import LawProcessor
-from verifier.admission import check_opening, kv_capacity
+from verifier.admission import check_opening, check_taps, kv_capacity
 from verifier.faults import typed
+from verifier.hidden_log import HiddenLog
 from verifier.round import Round, check_round, pack, replay
 from verifier.selection import VERIFIERS
 from verifier.selection.base import Verifier
@@ -114,7 +116,8 @@ class Engine:
             verifier = check_opening(
                 request, self._target, self._verifiers, max_rows=self._max_rows, kv_tokens=self._kv_tokens
             )
-            session = self._admit(request, verifier)
+            taps = check_taps(request.manifest, self._backend.info.num_layers)
+            session = self._admit(request, verifier, taps)
         except DraftproofError:
             raise
         except Exception as error:
@@ -138,8 +141,12 @@ class Engine:
             order = np.arange(stop - start, dtype=np.int64)
             rows = RowBlock(slot, prompt[start:stop], start + order, order - 1, np.zeros(0, dtype=np.int64))
             try:
-                self._backend.forward([rows])
+                hidden = self._backend.forward([rows], taps=session.taps).hidden
+                if session.hidden is not None:
+                    kept = session.hidden.pick({tap: blocks[0] for tap, blocks in hidden.items()}, range(stop - start))
                 self._backend.commit(slot, range(stop - start))
+                if session.hidden is not None:
+                    session.hidden.append(kept)
             except DraftproofError:
                 self._drop(session)
                 raise
@@ -194,6 +201,13 @@ class Engine:
             raise NotFound("round_id", f"session {session_id!r} keeps no receipt of round {round_id}")
         return receipt
 
+    def export_hidden(self, session_id: str, start: int, stop: int) -> HiddenRows:
+        """See VerifierPort.export_hidden."""
+        session = self._session(session_id)
+        if session.hidden is None:
+            raise FailedPrecondition("taps", f"session {session_id!r} binds no source that reads hidden rows")
+        return session.hidden.export(start, stop)
+
     def close_session(self, session_id: str, *, unless_open: bool = False) -> None:
         """Frees the session's KV, with `unless_open` only if it is still in prefill. Unknown sessions are no error, so
         that a repeat is harmless.
@@ -217,7 +231,7 @@ class Engine:
         session.renew(self._clock())
         return session
 
-    def _admit(self, request: OpenSession, verifier: Verifier) -> Session:
+    def _admit(self, request: OpenSession, verifier: Verifier, taps: tuple[str, ...]) -> Session:
         policy, ours = request.policy, len(request.prompt) - request.published
         capacity = kv_capacity(request)
         free = self.kv_tokens_free
@@ -233,6 +247,7 @@ class Engine:
             laws=LawProcessor(policy, vocab_size=self._target.vocab_size, prompt_len=ours, eos_ids=self._eos_ids),
             limit=ours + policy.max_tokens,
             stop=frozenset(policy.stop_ids if policy.ignore_eos else (*policy.stop_ids, *self._eos_ids)),
+            hidden=HiddenLog(taps, capacity, self._backend.info.hidden_size) if taps else None,
             slot=self._backend.allocate(capacity),
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from contracts.hidden import HiddenRows
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
 from contracts.receipt import Receipt
 
@@ -36,6 +37,15 @@ class GetReceipt(Job[Receipt]):
 
     session_id: str
     round_id: int
+
+
+@dataclass(frozen=True)
+class ExportHidden(Job[HiddenRows]):
+    """Hidden rows of committed tokens; waits for that session's queued rounds."""
+
+    session_id: str
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True)

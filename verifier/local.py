@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from contracts.errors import DraftproofError
+from contracts.hidden import HiddenRows
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
 from contracts.receipt import Receipt
-from verifier.jobs import Close, Describe, GetReceipt, Job, Open, Verify
+from verifier.jobs import Close, Describe, ExportHidden, GetReceipt, Job, Open, Verify
 from verifier.worker import Worker
 
 T = TypeVar("T")
@@ -48,6 +49,9 @@ class LocalVerifier:
 
     async def get_receipt(self, session_id: str, round_id: int) -> Receipt:
         return await self._ask(GetReceipt(session_id, round_id))
+
+    async def export_hidden(self, session_id: str, start: int, stop: int) -> HiddenRows:
+        return await self._ask(ExportHidden(session_id, start, stop))
 
     async def close_session(self, session_id: str) -> None:
         await self._ask(Close(session_id))

@@ -8,17 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.frontier import Frontier
+from contracts.hidden import HiddenRows
 from contracts.ports import OpenSession, SessionOpened
 from contracts.receipt import FinishReason, Receipt
 from models.backend import KVSlot
 from models.laws import LawProcessor
+from verifier.hidden_log import HiddenLog
 from verifier.selection.base import Verifier
 from verifier.stopping import Publication
 
 
 @dataclass(eq=False)
 class Session:
-    """Invariant between calls: `slot.length == prefix_len - 1` once open, and nothing is staged.
+    """Invariant between calls: `slot.length == prefix_len - 1` once open, nothing is staged, and `hidden`, where the
+    session's sources read hidden rows, holds as many rows as the slot.
 
     limit: the published length at which generation ends. stop: token ids that end it earlier. opened: the answer to the
     open call, None while the prompt is being prefilled. lost: its KV could not be restored after a fault.
@@ -30,6 +33,7 @@ class Session:
     slot: KVSlot
     limit: int
     stop: frozenset[int]
+    hidden: HiddenLog | None = None
     queue_us: float = 0.0
     prefill_us: float = 0.0
     opened: SessionOpened | None = None
@@ -54,11 +58,18 @@ class Session:
         """The published ids, int64 [prefix_len]: a view that the next publication leaves as it is."""
         return self._tokens[: self.prefix_len]
 
+    @property
+    def taps(self) -> tuple[str, ...]:
+        """What a pass over this session's rows must read."""
+        return () if self.hidden is None else self.hidden.taps
+
     def renew(self, now_ns: int) -> None:
         self.lease_until_ns = now_ns + self.request.lease_ms * 1_000_000
 
-    def publish(self, publication: Publication) -> None:
-        """Appends a publication whose KV is committed, and moves on one generation."""
+    def publish(self, publication: Publication, fresh: HiddenRows | None = None) -> None:
+        """Appends a publication whose KV is committed, with its hidden rows, and moves on one generation."""
+        if self.hidden is not None and fresh is not None:
+            self.hidden.append(fresh)
         start = self.prefix_len
         self._tokens[start : start + len(publication.tokens)] = publication.tokens
         self.frontier.publish(publication.tokens)

@@ -6,7 +6,7 @@ that cannot fail, the publication. Whatever raises on the way leaves the session
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -42,8 +42,10 @@ def run_pass(
     If the pass itself fails, every round is tried alone, so that one round's fault does not fail its neighbours.
     """
     begun = clock()
+    taps = tuple(sorted({tap for round in rounds for tap in round.session.taps}))
     try:
-        logits = backend.forward([round.block for round in rounds]).logits
+        result = backend.forward([round.block for round in rounds], taps=taps)
+        logits = result.logits
         # The device may still be computing: reading a number waits for it, so that the time is the target's.
         float(logits[-1][-1, -1])
     except Exception as error:
@@ -56,21 +58,27 @@ def run_pass(
     load = _Load(begun, target_us, sum(len(rows) for rows in logits), len(rounds))
     if load.rows == 1:
         steps.record(target_us)
-    return [_settle(backend, round, rows, load, clock) for round, rows in zip(rounds, logits, strict=True)]
+    return [
+        _settle(backend, round, rows, {tap: blocks[index] for tap, blocks in result.hidden.items()}, load, clock)
+        for index, (round, rows) in enumerate(zip(rounds, logits, strict=True))
+    ]
 
 
-def _settle(backend: Backend, round: Round, logits: Tensor, load: _Load, clock: Clock) -> Receipt | DraftproofError:
+def _settle(
+    backend: Backend, round: Round, logits: Tensor, hidden: Mapping[str, Tensor], load: _Load, clock: Clock
+) -> Receipt | DraftproofError:
     session, request = round.session, round.request
     started = clock()
     try:
         publication, logprobs = _choose(round, logits)
         accepted = tuple(round.originals[list(publication.rows)].tolist())
         chosen = clock()
+        fresh = None if session.hidden is None else session.hidden.pick(hidden, publication.kv_rows)
         backend.commit(session.slot, publication.kv_rows)
     except Exception as error:
         restore(backend, session)
         return typed(error)
-    session.publish(publication)
+    session.publish(publication, fresh)
     committed = clock()
     share = load.target_us * len(logits) / load.rows
     receipt = Receipt(
@@ -95,6 +103,8 @@ def _settle(backend: Backend, round: Round, logits: Tensor, load: _Load, clock: 
         ),
         pass_rows=load.rows,
         pass_sessions=load.sessions,
+        hidden_handle="" if fresh is None else f"{request.manifest.session_id}@{session.generation}",
+        hidden=fresh,
     )
     session.file(receipt, acknowledged=request.acknowledge)
     return receipt

@@ -15,9 +15,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from contracts.errors import DraftproofError, ResourceExhausted, Unavailable
+from contracts.hidden import HiddenRows
+from contracts.receipt import Receipt
 from verifier.engine import Engine
 from verifier.faults import typed
-from verifier.jobs import Close, Entry, GetReceipt, Job, Open, Verify
+from verifier.jobs import Close, Entry, ExportHidden, GetReceipt, Job, Open, Verify
 from verifier.verify_pass import Clock
 
 T = TypeVar("T")
@@ -42,10 +44,10 @@ class Worker:
         self._changed = threading.Condition()
         self._stopping = False
         self._urgent: deque[Entry] = deque()
-        self._receipts: deque[Entry] = deque()
+        self._lookups: deque[Entry] = deque()
         self._rounds: deque[Entry] = deque()
         self._opens: deque[Entry] = deque()
-        self._queues = (self._urgent, self._rounds, self._opens, self._receipts)
+        self._queues = (self._urgent, self._rounds, self._opens, self._lookups)
         self._turn_ms = 0.0
         self._next_lease_check_ns = 0
 
@@ -104,7 +106,7 @@ class Worker:
             self._changed.notify()
 
     def step(self) -> bool:
-        """One turn: urgent jobs, lapsed leases, one pass of rounds, one chunk of one prompt, receipts.
+        """One turn: urgent jobs, lapsed leases, one pass of rounds, one chunk of one prompt, receipts and hidden rows.
 
         False if there was nothing to do.
         """
@@ -115,7 +117,7 @@ class Worker:
         ran = self._prefill() or ran
         if ran:
             self._turn_ms = (self._clock() - started) / 1e6
-        return self._serve_receipts() or ran or urgent
+        return self._serve_lookups() or ran or urgent
 
     def _serve_urgent(self) -> bool:
         with self._changed:
@@ -189,22 +191,27 @@ class Worker:
         if not cancelled:
             _deliver(entry, outcome)
 
-    def _serve_receipts(self) -> bool:
+    def _serve_lookups(self) -> bool:
         with self._changed:
             busy = {_session_id(entry) for entry in self._rounds}
-            entries = [entry for entry in self._receipts if _session_id(entry) not in busy]
+            entries = [entry for entry in self._lookups if _session_id(entry) not in busy]
             for entry in entries:
-                self._receipts.remove(entry)
+                self._lookups.remove(entry)
         for entry in entries:
-            _deliver(entry, _outcome(partial(self._engine.get_receipt, entry.job.session_id, entry.job.round_id)))
+            _deliver(entry, _outcome(partial(self._look_up, entry.job)))
         return bool(entries)
+
+    def _look_up(self, job: GetReceipt | ExportHidden) -> Receipt | HiddenRows:
+        if isinstance(job, GetReceipt):
+            return self._engine.get_receipt(job.session_id, job.round_id)
+        return self._engine.export_hidden(job.session_id, job.start, job.stop)
 
     def _queue_of(self, job: Job[Any]) -> deque[Entry]:
         if isinstance(job, Verify):
             return self._rounds
         if isinstance(job, Open):
             return self._opens
-        return self._receipts if isinstance(job, GetReceipt) else self._urgent
+        return self._lookups if isinstance(job, GetReceipt | ExportHidden) else self._urgent
 
     def _retry_after_ms(self) -> int:
         rows = sum(_rows(entry) for entry in self._rounds)

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from contracts.graph import CandidateGraph
+from contracts.hidden import HiddenRows
 from contracts.ledger import RoundLedger
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifierPort, VerifyRequest
 from contracts.receipt import Receipt
@@ -54,6 +55,9 @@ class WatchedVerifier:
 
     async def get_receipt(self, session_id: str, round_id: int) -> Receipt:
         return await self._port.get_receipt(session_id, round_id)
+
+    async def export_hidden(self, session_id: str, start: int, stop: int) -> HiddenRows:
+        return await self._port.export_hidden(session_id, start, stop)
 
     async def close_session(self, session_id: str) -> None:
         await self._port.close_session(session_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from contracts.hidden import HiddenRows
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
 from contracts.receipt import Receipt
 from protos.draftproof.v1 import verifier_pb2 as pb
@@ -16,7 +17,9 @@ from services.link.client import LinkClient
 from services.link.frames import Kind
 from services.status import error_of_info
 from services.wire import verifier as wire
+from services.wire.hidden import MAX_POSITION, decode_hidden
 from services.wire.receipt import decode_receipt
+from services.wire.scalars import within
 
 SESSION_KEY = "draftproof-session"
 
@@ -80,6 +83,17 @@ class VerifierClient:
             self._stub.GetReceipt, request, timeout_s=self._timeouts.describe_s, metadata=_session(session_id)
         )
         return decode_receipt(answer.receipt)
+
+    async def export_hidden(self, session_id: str, start: int, stop: int) -> HiddenRows:
+        request = pb.ExportHiddenRequest(
+            session_id=session_id,
+            start=within(start, "start", 0, MAX_POSITION),
+            stop=within(stop, "stop", 0, MAX_POSITION),
+        )
+        answer = await call(
+            self._stub.ExportHidden, request, timeout_s=self._timeouts.describe_s, metadata=_session(session_id)
+        )
+        return decode_hidden(answer.rows, "rows")
 
     async def close_session(self, session_id: str) -> None:
         stream = self._streams.pop(session_id, None)

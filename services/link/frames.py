@@ -31,6 +31,7 @@ class Kind(IntEnum):
     PROPOSE = 7
     RETRIEVE = 8
     FORGET = 9
+    EXPORT_HIDDEN = 10
     READY = 16
     REPLY = 17
     ERROR = 18

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from proposer.host import SourceHost
+from proposer.host import SourceHost, TakesRows
 from proposer.local import LocalProposer
 from proposer.prompt_lookup import PromptLookup, PromptLookupSettings
 from proposer.source import Source
@@ -37,11 +37,17 @@ def prompt_lookup(settings: LookupSettings) -> PromptLookup:
 
 
 def build_proposer(settings: ProposerSettings) -> LocalProposer:
-    """Prompt lookup, and the draft model where one is set (which imports torch)."""
+    """Prompt lookup, and the draft model and the draft head where they are set (which import torch)."""
     sources: list[Source] = [prompt_lookup(settings)]
+    hidden: TakesRows | None = None
     if settings.draft_model:
         sources.append(_draft_model(settings))
-    return LocalProposer(SourceHost(sources))
+    if settings.head:
+        from services.proposer_service.head import build_head
+
+        head, hidden = build_head(settings)
+        sources.append(head)
+    return LocalProposer(SourceHost(sources, hidden=hidden))
 
 
 def _draft_model(settings: ProposerSettings) -> Source:

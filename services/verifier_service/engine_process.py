@@ -29,8 +29,9 @@ from services.logs import set_up_logging
 from services.settings import VerifierSettings, load
 from services.status import info_of, typed
 from services.wire import verifier as wire
+from services.wire.hidden import encode_hidden
 from services.wire.receipt import encode_receipt
-from verifier.jobs import Close, Describe, Entry, GetReceipt, Job, Open, Verify
+from verifier.jobs import Close, Describe, Entry, ExportHidden, GetReceipt, Job, Open, Verify
 from verifier.worker import Worker
 
 _READ_BYTES = 1 << 18
@@ -178,6 +179,12 @@ def _job(kind: Kind, payload: bytes) -> tuple[Job[Any], Encode]:
         return (
             GetReceipt(wire.session_id_of(asked.session_id), asked.round_id),
             lambda receipt: pb.GetReceiptResponse(receipt=encode_receipt(receipt)),
+        )
+    if kind is Kind.EXPORT_HIDDEN:
+        wanted = _parse(pb.ExportHiddenRequest, payload)
+        return (
+            ExportHidden(wire.session_id_of(wanted.session_id), wanted.start, wanted.stop),
+            lambda rows: pb.ExportHiddenResponse(rows=encode_hidden(rows)),
         )
     closing = _parse(pb.VerifierServiceCloseSessionRequest, payload)
     return Close(wire.session_id_of(closing.session_id)), _empty

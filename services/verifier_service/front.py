@@ -20,6 +20,7 @@ _UNARY = {
     "Describe": Kind.DESCRIBE,
     "OpenSession": Kind.OPEN,
     "GetReceipt": Kind.GET_RECEIPT,
+    "ExportHidden": Kind.EXPORT_HIDDEN,
     "CloseSession": Kind.CLOSE,
 }
 

@@ -56,6 +56,7 @@ def encode_source(source: SourceDescription) -> pb.SourceDescription:
         tokenizer_digest=source.tokenizer_digest,
         target_digest=source.target_digest,
         max_nodes=source.max_nodes,
+        taps=source.taps,
     )
 
 
@@ -71,4 +72,5 @@ def decode_source(message: pb.SourceDescription) -> SourceDescription:
         tokenizer_digest=message.tokenizer_digest,
         target_digest=message.target_digest,
         max_nodes=message.max_nodes,
+        taps=tuple(message.taps),
     )

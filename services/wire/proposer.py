@@ -10,6 +10,7 @@ from contracts.frontier import Frontier
 from contracts.ports import ProposeRequest
 from contracts.sampling import SamplingPolicy
 from protos.draftproof.v1 import proposer_pb2 as pb
+from services.wire.hidden import decode_hidden, encode_hidden
 from services.wire.manifest import decode_round, encode_round
 from services.wire.sampling import decode_sampling, encode_sampling
 from services.wire.scalars import within
@@ -46,6 +47,7 @@ class PrefixSender:
                 node_budget=within(request.node_budget, "node_budget", 0, MAX_BUDGET),
                 max_depth=within(request.max_depth, "max_depth", 0, MAX_BUDGET),
                 options=dict(request.options),
+                hidden=encode_hidden(request.hidden),
             )
         except ValueError as error:
             raise InvalidArgument("options", str(error)) from error
@@ -84,6 +86,7 @@ class PrefixReceiver:
             node_budget=within(message.node_budget, "node_budget", 0, MAX_BUDGET),
             max_depth=within(message.max_depth, "max_depth", 0, MAX_BUDGET),
             options=dict(message.options),
+            hidden=decode_hidden(message.hidden, "hidden") if message.HasField("hidden") else None,
         )
 
     def _advance(self, delta: pb.PrefixDelta) -> None:

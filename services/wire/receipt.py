@@ -9,6 +9,7 @@ from contracts.proposal import MAX_NODES
 from contracts.receipt import Receipt, TokenLogprob, VerifyTimings
 from contracts.sampling import MAX_LOGPROBS
 from protos.draftproof.v1 import receipt_pb2 as pb
+from services.wire.hidden import decode_hidden, encode_hidden
 from services.wire.scalars import CLOSINGS, FINISHES, duration
 from services.wire.vector import UINT32, decode_list, encode_list
 
@@ -61,6 +62,7 @@ def encode_receipt(receipt: Receipt) -> pb.Receipt:
         pass_rows=receipt.pass_rows,
         pass_sessions=receipt.pass_sessions,
         hidden_handle=receipt.hidden_handle,
+        hidden=encode_hidden(receipt.hidden),
     )
 
 
@@ -89,4 +91,5 @@ def decode_receipt(message: pb.Receipt) -> Receipt:
         pass_rows=message.pass_rows,
         pass_sessions=message.pass_sessions,
         hidden_handle=message.hidden_handle,
+        hidden=decode_hidden(message.hidden, "receipt.hidden") if message.HasField("hidden") else None,
     )

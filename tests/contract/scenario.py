@@ -48,10 +48,15 @@ class Driver:
 
     @classmethod
     async def open(
-        cls, port: VerifierPort, session_id: str, prompt: Sequence[int], policy: SamplingPolicy = GREEDY
+        cls,
+        port: VerifierPort,
+        session_id: str,
+        prompt: Sequence[int],
+        policy: SamplingPolicy = GREEDY,
+        sources: Sequence[SourceDescription] = (LOOKUP,),
     ) -> "Driver":
         described = await port.describe()
-        manifest = manifest_of(described.target, policy)
+        manifest = manifest_of(described.target, policy, sources)
         await port.open_session(OpenSession(session_id, manifest, policy, np.array(prompt, dtype=np.int64)))
         return cls(port, session_id, manifest, Frontier(prompt))
 

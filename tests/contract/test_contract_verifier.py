@@ -11,12 +11,13 @@ import pytest
 from contracts.draft_law import DraftLaw
 from contracts.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from contracts.graph import CandidateGraph, Draw
+from contracts.hidden import HiddenRows, joined
 from contracts.ports import OpenSession, VerifierPort
 from contracts.receipt import FinishReason
 from services.clients.verifier import VerifierClient
 from services.settings import VerifierSettings, load
 from tests.contract.processes import ServiceProcess
-from tests.contract.scenario import GREEDY, Driver, graph_of, manifest_of
+from tests.contract.scenario import GREEDY, LOOKUP, Driver, graph_of, manifest_of
 from tests.helpers.fakes import FakeVerifier
 
 PROMPT = [72, 101, 108, 108, 111]
@@ -216,5 +217,101 @@ async def test_sessions_side_by_side_do_not_meet(port: VerifierPort, name: str) 
 
     assert await asyncio.gather(*(run(driver) for driver in drivers)) == alone
     for number in range(4):
+        await port.close_session(f"{name}-alone{number}")
+        await port.close_session(f"{name}-{number}")
+
+
+HEADS = (replace(LOOKUP, name="head", taps=("final_norm", "layer:1")), replace(LOOKUP, name="old", taps=("layer:0",)))
+TAPS = ["final_norm", "layer:0", "layer:1"]
+
+
+async def export(port: VerifierPort, session_id: str, start: int, stop: int) -> HiddenRows:
+    """The whole range, in as many calls as it takes."""
+    parts = [await port.export_hidden(session_id, start, stop)]
+    while parts[-1].stop < stop:
+        parts.append(await port.export_hidden(session_id, parts[-1].stop, stop))
+    return joined(parts)
+
+
+async def test_hidden_rows_come_with_receipts_and_again_on_demand(port: VerifierPort, name: str) -> None:
+    plain = await Driver.open(port, f"{name}-plain", PROMPT)
+    tokens = [(await plain.round()).tokens[0] for _ in range(5)]
+    driver = await Driver.open(port, name, PROMPT, sources=HEADS)
+    first = await export(port, name, 0, len(PROMPT) - 1)
+    assert (first.start, first.count, sorted(first.taps)) == (0, len(PROMPT) - 1, TAPS)
+    wrong = (tokens[0] + 1) % 200 + 3
+    request = driver.request(graph_of([wrong, tokens[1]], tokens[:2], [tokens[0], wrong]))
+    receipt = await port.verify(request)
+    assert receipt.hidden is not None
+    assert (receipt.hidden.start, receipt.hidden.stop) == (len(PROMPT) - 1, receipt.prefix_len - 1)
+    assert receipt.hidden_handle == f"{name}@1"
+    again = await port.verify(request)
+    assert again == receipt
+    assert again.hidden == (await port.get_receipt(name, 0)).hidden == receipt.hidden
+    driver.follow(receipt)
+    second = await driver.round()
+    assert second.hidden is not None
+    whole = await export(port, name, 0, second.prefix_len - 1)
+    assert whole == joined([first, receipt.hidden, second.hidden])
+    assert await export(port, name, 3, 6) == whole.between(3, 6)
+    # A session that was never drafted for computes the same rows.
+    fresh = await Driver.open(port, f"{name}-fresh", driver.frontier.tokens.tolist(), sources=HEADS)
+    prefilled = await export(port, fresh.session_id, 0, whole.stop)
+    for tap in TAPS:
+        np.testing.assert_allclose(whole.taps[tap], prefilled.taps[tap], atol=1e-4)
+    for session_id in (name, f"{name}-plain", f"{name}-fresh"):
+        await port.close_session(session_id)
+
+
+async def test_exports_that_cannot_be_are_refused_by_name(port: VerifierPort, name: str) -> None:
+    await Driver.open(port, name, PROMPT, sources=HEADS)
+    plain = await Driver.open(port, f"{name}-plain", PROMPT)
+    assert (await plain.round()).hidden is None
+    for session_id, start, stop, kind, field in (
+        (name, 0, len(PROMPT), FailedPrecondition, "stop"),
+        (name, 2, 2, InvalidArgument, "start"),
+        (name, -1, 2, InvalidArgument, "start"),
+        (f"{name}-plain", 0, 2, FailedPrecondition, "taps"),
+        (f"{name}-none", 0, 2, NotFound, "session_id"),
+    ):
+        with pytest.raises(kind) as refused:
+            await port.export_hidden(session_id, start, stop)
+        assert refused.value.field == field
+    await port.close_session(name)
+    with pytest.raises(NotFound):
+        await port.export_hidden(name, 0, 2)
+    await port.close_session(f"{name}-plain")
+
+
+async def test_a_tap_that_the_target_lacks_is_refused_at_opening(port: VerifierPort, name: str) -> None:
+    unknown = replace(LOOKUP, name="head", taps=("final_norm", "layer:40"))
+    with pytest.raises(InvalidArgument, match="'head'") as refused:
+        await Driver.open(port, name, PROMPT, sources=(unknown,))
+    assert refused.value.field == "manifest.sources.taps"
+    assert "layer:40" in refused.value.message
+
+
+async def test_rows_of_sessions_side_by_side_do_not_meet(port: VerifierPort, name: str) -> None:
+    prompts = [[70 + i, *PROMPT] for i in range(3)]
+    alone = []
+    for number, prompt in enumerate(prompts):
+        driver = await Driver.open(port, f"{name}-alone{number}", prompt, sources=HEADS)
+        alone.append([(await driver.round()).hidden for _ in range(3)])
+    drivers = [
+        await Driver.open(port, f"{name}-{number}", prompt, sources=HEADS) for number, prompt in enumerate(prompts)
+    ]
+
+    async def run(driver: Driver) -> list[HiddenRows | None]:
+        return [(await driver.round()).hidden for _ in range(3)]
+
+    together = await asyncio.gather(*(run(driver) for driver in drivers))
+    for theirs, ours in zip(alone, together, strict=True):
+        for one, other in zip(theirs, ours, strict=True):
+            assert one is not None
+            assert other is not None
+            assert (one.start, one.count) == (other.start, other.count)
+            for tap in TAPS:
+                np.testing.assert_allclose(one.taps[tap], other.taps[tap], atol=1e-4)
+    for number in range(3):
         await port.close_session(f"{name}-alone{number}")
         await port.close_session(f"{name}-{number}")

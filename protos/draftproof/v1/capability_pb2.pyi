@@ -131,6 +131,7 @@ class SourceDescription(_message.Message):
     TOKENIZER_DIGEST_FIELD_NUMBER: _builtins.int
     TARGET_DIGEST_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
+    TAPS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name that requests and plans use."""
     kind: _builtins.str
@@ -149,6 +150,10 @@ class SourceDescription(_message.Message):
     """SHA-256 (hex) of the target it was built for; empty: any."""
     max_nodes: _builtins.int
     """At most this many candidates an offer."""
+    @_builtins.property
+    def taps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The target's hidden rows that it reads: final_norm, layer:k."""
+
     def __init__(
         self,
         *,
@@ -161,10 +166,11 @@ class SourceDescription(_message.Message):
         tokenizer_digest: _builtins.str = ...,
         target_digest: _builtins.str = ...,
         max_nodes: _builtins.int = ...,
+        taps: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "max_nodes", b"max_nodes", "name", b"name", "relation", b"relation", "semantics", b"semantics", "target_digest", b"target_digest", "tokenizer_digest", b"tokenizer_digest", "topology", b"topology", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "max_nodes", b"max_nodes", "name", b"name", "relation", b"relation", "semantics", b"semantics", "taps", b"taps", "target_digest", b"target_digest", "tokenizer_digest", b"tokenizer_digest", "topology", b"topology", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,12 +25,13 @@ _sym_db = _symbol_database.Default()
 from protos.draftproof.v1 import candidate_pb2 as protos_dot_draftproof_dot_v1_dot_candidate__pb2
 from protos.draftproof.v1 import capability_pb2 as protos_dot_draftproof_dot_v1_dot_capability__pb2
 from protos.draftproof.v1 import errors_pb2 as protos_dot_draftproof_dot_v1_dot_errors__pb2
+from protos.draftproof.v1 import hidden_pb2 as protos_dot_draftproof_dot_v1_dot_hidden__pb2
 from protos.draftproof.v1 import manifest_pb2 as protos_dot_draftproof_dot_v1_dot_manifest__pb2
 from protos.draftproof.v1 import sampling_pb2 as protos_dot_draftproof_dot_v1_dot_sampling__pb2
 from protos.draftproof.v1 import vector_pb2 as protos_dot_draftproof_dot_v1_dot_vector__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/draftproof/v1/proposer.proto\x12\rdraftproof.v1\x1a$protos/draftproof/v1/candidate.proto\x1a%protos/draftproof/v1/capability.proto\x1a!protos/draftproof/v1/errors.proto\x1a#protos/draftproof/v1/manifest.proto\x1a#protos/draftproof/v1/sampling.proto\x1a!protos/draftproof/v1/vector.proto\" \n\x1eProposerServiceDescribeRequest\"T\n\x1fProposerServiceDescribeResponse\x12\x31\n\x07sources\x18\x01 \x03(\x0b\x32 .draftproof.v1.SourceDescription\"b\n!ProposerServiceOpenSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12)\n\x08manifest\x18\x02 \x01(\x0b\x32\x17.draftproof.v1.Manifest\"$\n\"ProposerServiceOpenSessionResponse\"X\n\x0bPrefixDelta\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\x04\x12%\n\x06tokens\x18\x02 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12\x10\n\x08\x66rontier\x18\x03 \x01(\t\"\xe6\x02\n\x0eProposeRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x13\n\x0btraceparent\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12.\n\x08manifest\x18\x04 \x01(\x0b\x32\x1c.draftproof.v1.RoundManifest\x12-\n\x06policy\x18\x05 \x01(\x0b\x32\x1d.draftproof.v1.SamplingPolicy\x12*\n\x06prefix\x18\x06 \x01(\x0b\x32\x1a.draftproof.v1.PrefixDelta\x12\x13\n\x0bnode_budget\x18\x07 \x01(\r\x12\x11\n\tmax_depth\x18\x08 \x01(\r\x12;\n\x07options\x18\t \x03(\x0b\x32*.draftproof.v1.ProposeRequest.OptionsEntry\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x85\x01\n\x0fProposeResponse\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12+\n\x08proposal\x18\x02 \x01(\x0b\x32\x17.draftproof.v1.ProposalH\x00\x12)\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x18.draftproof.v1.ErrorInfoH\x00\x42\t\n\x07outcome\"8\n\"ProposerServiceCloseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"%\n#ProposerServiceCloseSessionResponse2\xb5\x03\n\x0fProposerService\x12i\n\x08\x44\x65scribe\x12-.draftproof.v1.ProposerServiceDescribeRequest\x1a..draftproof.v1.ProposerServiceDescribeResponse\x12r\n\x0bOpenSession\x12\x30.draftproof.v1.ProposerServiceOpenSessionRequest\x1a\x31.draftproof.v1.ProposerServiceOpenSessionResponse\x12L\n\x07Propose\x12\x1d.draftproof.v1.ProposeRequest\x1a\x1e.draftproof.v1.ProposeResponse(\x01\x30\x01\x12u\n\x0c\x43loseSession\x12\x31.draftproof.v1.ProposerServiceCloseSessionRequest\x1a\x32.draftproof.v1.ProposerServiceCloseSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/draftproof/v1/proposer.proto\x12\rdraftproof.v1\x1a$protos/draftproof/v1/candidate.proto\x1a%protos/draftproof/v1/capability.proto\x1a!protos/draftproof/v1/errors.proto\x1a!protos/draftproof/v1/hidden.proto\x1a#protos/draftproof/v1/manifest.proto\x1a#protos/draftproof/v1/sampling.proto\x1a!protos/draftproof/v1/vector.proto\" \n\x1eProposerServiceDescribeRequest\"T\n\x1fProposerServiceDescribeResponse\x12\x31\n\x07sources\x18\x01 \x03(\x0b\x32 .draftproof.v1.SourceDescription\"b\n!ProposerServiceOpenSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12)\n\x08manifest\x18\x02 \x01(\x0b\x32\x17.draftproof.v1.Manifest\"$\n\"ProposerServiceOpenSessionResponse\"X\n\x0bPrefixDelta\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\x04\x12%\n\x06tokens\x18\x02 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12\x10\n\x08\x66rontier\x18\x03 \x01(\t\"\x91\x03\n\x0eProposeRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x13\n\x0btraceparent\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12.\n\x08manifest\x18\x04 \x01(\x0b\x32\x1c.draftproof.v1.RoundManifest\x12-\n\x06policy\x18\x05 \x01(\x0b\x32\x1d.draftproof.v1.SamplingPolicy\x12*\n\x06prefix\x18\x06 \x01(\x0b\x32\x1a.draftproof.v1.PrefixDelta\x12\x13\n\x0bnode_budget\x18\x07 \x01(\r\x12\x11\n\tmax_depth\x18\x08 \x01(\r\x12;\n\x07options\x18\t \x03(\x0b\x32*.draftproof.v1.ProposeRequest.OptionsEntry\x12)\n\x06hidden\x18\n \x01(\x0b\x32\x19.draftproof.v1.HiddenRows\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x85\x01\n\x0fProposeResponse\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12+\n\x08proposal\x18\x02 \x01(\x0b\x32\x17.draftproof.v1.ProposalH\x00\x12)\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x18.draftproof.v1.ErrorInfoH\x00\x42\t\n\x07outcome\"8\n\"ProposerServiceCloseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"%\n#ProposerServiceCloseSessionResponse2\xb5\x03\n\x0fProposerService\x12i\n\x08\x44\x65scribe\x12-.draftproof.v1.ProposerServiceDescribeRequest\x1a..draftproof.v1.ProposerServiceDescribeResponse\x12r\n\x0bOpenSession\x12\x30.draftproof.v1.ProposerServiceOpenSessionRequest\x1a\x31.draftproof.v1.ProposerServiceOpenSessionResponse\x12L\n\x07Propose\x12\x1d.draftproof.v1.ProposeRequest\x1a\x1e.draftproof.v1.ProposeResponse(\x01\x30\x01\x12u\n\x0c\x43loseSession\x12\x31.draftproof.v1.ProposerServiceCloseSessionRequest\x1a\x32.draftproof.v1.ProposerServiceCloseSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,26 +40,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PROPOSEREQUEST_OPTIONSENTRY']._loaded_options = None
   _globals['_PROPOSEREQUEST_OPTIONSENTRY']._serialized_options = b'8\001'
-  _globals['_PROPOSERSERVICEDESCRIBEREQUEST']._serialized_start=275
-  _globals['_PROPOSERSERVICEDESCRIBEREQUEST']._serialized_end=307
-  _globals['_PROPOSERSERVICEDESCRIBERESPONSE']._serialized_start=309
-  _globals['_PROPOSERSERVICEDESCRIBERESPONSE']._serialized_end=393
-  _globals['_PROPOSERSERVICEOPENSESSIONREQUEST']._serialized_start=395
-  _globals['_PROPOSERSERVICEOPENSESSIONREQUEST']._serialized_end=493
-  _globals['_PROPOSERSERVICEOPENSESSIONRESPONSE']._serialized_start=495
-  _globals['_PROPOSERSERVICEOPENSESSIONRESPONSE']._serialized_end=531
-  _globals['_PREFIXDELTA']._serialized_start=533
-  _globals['_PREFIXDELTA']._serialized_end=621
-  _globals['_PROPOSEREQUEST']._serialized_start=624
-  _globals['_PROPOSEREQUEST']._serialized_end=982
-  _globals['_PROPOSEREQUEST_OPTIONSENTRY']._serialized_start=936
-  _globals['_PROPOSEREQUEST_OPTIONSENTRY']._serialized_end=982
-  _globals['_PROPOSERESPONSE']._serialized_start=985
-  _globals['_PROPOSERESPONSE']._serialized_end=1118
-  _globals['_PROPOSERSERVICECLOSESESSIONREQUEST']._serialized_start=1120
-  _globals['_PROPOSERSERVICECLOSESESSIONREQUEST']._serialized_end=1176
-  _globals['_PROPOSERSERVICECLOSESESSIONRESPONSE']._serialized_start=1178
-  _globals['_PROPOSERSERVICECLOSESESSIONRESPONSE']._serialized_end=1215
-  _globals['_PROPOSERSERVICE']._serialized_start=1218
-  _globals['_PROPOSERSERVICE']._serialized_end=1655
+  _globals['_PROPOSERSERVICEDESCRIBEREQUEST']._serialized_start=310
+  _globals['_PROPOSERSERVICEDESCRIBEREQUEST']._serialized_end=342
+  _globals['_PROPOSERSERVICEDESCRIBERESPONSE']._serialized_start=344
+  _globals['_PROPOSERSERVICEDESCRIBERESPONSE']._serialized_end=428
+  _globals['_PROPOSERSERVICEOPENSESSIONREQUEST']._serialized_start=430
+  _globals['_PROPOSERSERVICEOPENSESSIONREQUEST']._serialized_end=528
+  _globals['_PROPOSERSERVICEOPENSESSIONRESPONSE']._serialized_start=530
+  _globals['_PROPOSERSERVICEOPENSESSIONRESPONSE']._serialized_end=566
+  _globals['_PREFIXDELTA']._serialized_start=568
+  _globals['_PREFIXDELTA']._serialized_end=656
+  _globals['_PROPOSEREQUEST']._serialized_start=659
+  _globals['_PROPOSEREQUEST']._serialized_end=1060
+  _globals['_PROPOSEREQUEST_OPTIONSENTRY']._serialized_start=1014
+  _globals['_PROPOSEREQUEST_OPTIONSENTRY']._serialized_end=1060
+  _globals['_PROPOSERESPONSE']._serialized_start=1063
+  _globals['_PROPOSERESPONSE']._serialized_end=1196
+  _globals['_PROPOSERSERVICECLOSESESSIONREQUEST']._serialized_start=1198
+  _globals['_PROPOSERSERVICECLOSESESSIONREQUEST']._serialized_end=1254
+  _globals['_PROPOSERSERVICECLOSESESSIONRESPONSE']._serialized_start=1256
+  _globals['_PROPOSERSERVICECLOSESESSIONRESPONSE']._serialized_end=1293
+  _globals['_PROPOSERSERVICE']._serialized_start=1296
+  _globals['_PROPOSERSERVICE']._serialized_end=1733
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,7 @@ from google.protobuf.internal import containers as _containers
 from protos.draftproof.v1 import candidate_pb2 as _candidate_pb2
 from protos.draftproof.v1 import capability_pb2 as _capability_pb2
 from protos.draftproof.v1 import errors_pb2 as _errors_pb2
+from protos.draftproof.v1 import hidden_pb2 as _hidden_pb2
 from protos.draftproof.v1 import manifest_pb2 as _manifest_pb2
 from protos.draftproof.v1 import sampling_pb2 as _sampling_pb2
 from protos.draftproof.v1 import vector_pb2 as _vector_pb2
@@ -179,6 +180,7 @@ class ProposeRequest(_message.Message):
     NODE_BUDGET_FIELD_NUMBER: _builtins.int
     MAX_DEPTH_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    HIDDEN_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """Numbers the calls of a stream; its answer carries the same number."""
     traceparent: _builtins.str
@@ -205,6 +207,12 @@ class ProposeRequest(_message.Message):
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Options of the source by name."""
 
+    @_builtins.property
+    def hidden(self) -> _hidden_pb2.HiddenRows:
+        """For a source that reads them, the target's hidden rows that earlier calls of the session have not carried. A receiver
+        that lacks rows before them answers FAILED_PRECONDITION naming hidden.start, and the sender starts again at row 0.
+        """
+
     def __init__(
         self,
         *,
@@ -217,10 +225,11 @@ class ProposeRequest(_message.Message):
         node_budget: _builtins.int = ...,
         max_depth: _builtins.int = ...,
         options: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        hidden: _hidden_pb2.HiddenRows | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "policy", b"policy", "prefix", b"prefix"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hidden", b"hidden", "manifest", b"manifest", "policy", b"policy", "prefix", b"prefix"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "manifest", b"manifest", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "policy", b"policy", "prefix", b"prefix", "source", b"source", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "hidden", b"hidden", "manifest", b"manifest", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "policy", b"policy", "prefix", b"prefix", "source", b"source", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,24 +22,25 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from protos.draftproof.v1 import hidden_pb2 as protos_dot_draftproof_dot_v1_dot_hidden__pb2
 from protos.draftproof.v1 import vector_pb2 as protos_dot_draftproof_dot_v1_dot_vector__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"protos/draftproof/v1/receipt.proto\x12\rdraftproof.v1\x1a!protos/draftproof/v1/vector.proto\"F\n\x0cTokenLogprob\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\x0f\n\x07top_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x01\"k\n\rVerifyTimings\x12\x10\n\x08queue_us\x18\x01 \x01(\x01\x12\x0f\n\x07pack_us\x18\x02 \x01(\x01\x12\x11\n\ttarget_us\x18\x03 \x01(\x01\x12\x11\n\tselect_us\x18\x04 \x01(\x01\x12\x11\n\tcommit_us\x18\x05 \x01(\x01\"\xcd\x03\n\x07Receipt\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08round_id\x18\x02 \x01(\x04\x12\x16\n\x0epayload_digest\x18\x03 \x01(\t\x12\x12\n\nround_hash\x18\x04 \x01(\t\x12\x12\n\ngeneration\x18\x05 \x01(\x04\x12\x12\n\nprefix_len\x18\x06 \x01(\x04\x12%\n\x06tokens\x18\x07 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12,\n\raccepted_rows\x18\x08 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12\'\n\x07\x63losing\x18\t \x01(\x0e\x32\x16.draftproof.v1.Closing\x12+\n\x06\x66inish\x18\n \x01(\x0e\x32\x1b.draftproof.v1.FinishReason\x12-\n\x08logprobs\x18\x0b \x03(\x0b\x32\x1b.draftproof.v1.TokenLogprob\x12-\n\x07timings\x18\x0c \x01(\x0b\x32\x1c.draftproof.v1.VerifyTimings\x12\x11\n\tpass_rows\x18\r \x01(\r\x12\x15\n\rpass_sessions\x18\x0e \x01(\r\x12\x15\n\rhidden_handle\x18\x0f \x01(\t*\x98\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x1a\n\x16\x46INISH_REASON_DEADLINE\x10\x04*q\n\x07\x43losing\x12\x17\n\x13\x43LOSING_UNSPECIFIED\x10\x00\x12\x11\n\rCLOSING_BONUS\x10\x01\x12\x14\n\x10\x43LOSING_RESIDUAL\x10\x02\x12\x12\n\x0e\x43LOSING_SAMPLE\x10\x03\x12\x10\n\x0c\x43LOSING_NONE\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"protos/draftproof/v1/receipt.proto\x12\rdraftproof.v1\x1a!protos/draftproof/v1/hidden.proto\x1a!protos/draftproof/v1/vector.proto\"F\n\x0cTokenLogprob\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\x0f\n\x07top_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x01\"k\n\rVerifyTimings\x12\x10\n\x08queue_us\x18\x01 \x01(\x01\x12\x0f\n\x07pack_us\x18\x02 \x01(\x01\x12\x11\n\ttarget_us\x18\x03 \x01(\x01\x12\x11\n\tselect_us\x18\x04 \x01(\x01\x12\x11\n\tcommit_us\x18\x05 \x01(\x01\"\xf8\x03\n\x07Receipt\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08round_id\x18\x02 \x01(\x04\x12\x16\n\x0epayload_digest\x18\x03 \x01(\t\x12\x12\n\nround_hash\x18\x04 \x01(\t\x12\x12\n\ngeneration\x18\x05 \x01(\x04\x12\x12\n\nprefix_len\x18\x06 \x01(\x04\x12%\n\x06tokens\x18\x07 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12,\n\raccepted_rows\x18\x08 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12\'\n\x07\x63losing\x18\t \x01(\x0e\x32\x16.draftproof.v1.Closing\x12+\n\x06\x66inish\x18\n \x01(\x0e\x32\x1b.draftproof.v1.FinishReason\x12-\n\x08logprobs\x18\x0b \x03(\x0b\x32\x1b.draftproof.v1.TokenLogprob\x12-\n\x07timings\x18\x0c \x01(\x0b\x32\x1c.draftproof.v1.VerifyTimings\x12\x11\n\tpass_rows\x18\r \x01(\r\x12\x15\n\rpass_sessions\x18\x0e \x01(\r\x12\x15\n\rhidden_handle\x18\x0f \x01(\t\x12)\n\x06hidden\x18\x10 \x01(\x0b\x32\x19.draftproof.v1.HiddenRows*\x98\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x1a\n\x16\x46INISH_REASON_DEADLINE\x10\x04*q\n\x07\x43losing\x12\x17\n\x13\x43LOSING_UNSPECIFIED\x10\x00\x12\x11\n\rCLOSING_BONUS\x10\x01\x12\x14\n\x10\x43LOSING_RESIDUAL\x10\x02\x12\x12\n\x0e\x43LOSING_SAMPLE\x10\x03\x12\x10\n\x0c\x43LOSING_NONE\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.draftproof.v1.receipt_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=734
-  _globals['_FINISHREASON']._serialized_end=886
-  _globals['_CLOSING']._serialized_start=888
-  _globals['_CLOSING']._serialized_end=1001
-  _globals['_TOKENLOGPROB']._serialized_start=88
-  _globals['_TOKENLOGPROB']._serialized_end=158
-  _globals['_VERIFYTIMINGS']._serialized_start=160
-  _globals['_VERIFYTIMINGS']._serialized_end=267
-  _globals['_RECEIPT']._serialized_start=270
-  _globals['_RECEIPT']._serialized_end=731
+  _globals['_FINISHREASON']._serialized_start=812
+  _globals['_FINISHREASON']._serialized_end=964
+  _globals['_CLOSING']._serialized_start=966
+  _globals['_CLOSING']._serialized_end=1079
+  _globals['_TOKENLOGPROB']._serialized_start=123
+  _globals['_TOKENLOGPROB']._serialized_end=193
+  _globals['_VERIFYTIMINGS']._serialized_start=195
+  _globals['_VERIFYTIMINGS']._serialized_end=302
+  _globals['_RECEIPT']._serialized_start=305
+  _globals['_RECEIPT']._serialized_end=809
 # @@protoc_insertion_point(module_scope)

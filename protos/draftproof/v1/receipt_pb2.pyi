@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from protos.draftproof.v1 import hidden_pb2 as _hidden_pb2
 from protos.draftproof.v1 import vector_pb2 as _vector_pb2
 import builtins as _builtins
 import sys
@@ -177,6 +178,7 @@ class Receipt(_message.Message):
     PASS_ROWS_FIELD_NUMBER: _builtins.int
     PASS_SESSIONS_FIELD_NUMBER: _builtins.int
     HIDDEN_HANDLE_FIELD_NUMBER: _builtins.int
+    HIDDEN_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     round_id: _builtins.int
@@ -215,6 +217,10 @@ class Receipt(_message.Message):
     def timings(self) -> Global___VerifyTimings:
         """Where the time went."""
 
+    @_builtins.property
+    def hidden(self) -> _hidden_pb2.HiddenRows:
+        """The rows that this commit made known, where the session exports any."""
+
     def __init__(
         self,
         *,
@@ -233,10 +239,11 @@ class Receipt(_message.Message):
         pass_rows: _builtins.int = ...,
         pass_sessions: _builtins.int = ...,
         hidden_handle: _builtins.str = ...,
+        hidden: _hidden_pb2.HiddenRows | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_rows", b"accepted_rows", "timings", b"timings", "tokens", b"tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_rows", b"accepted_rows", "hidden", b"hidden", "timings", b"timings", "tokens", b"tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_rows", b"accepted_rows", "closing", b"closing", "finish", b"finish", "generation", b"generation", "hidden_handle", b"hidden_handle", "logprobs", b"logprobs", "pass_rows", b"pass_rows", "pass_sessions", b"pass_sessions", "payload_digest", b"payload_digest", "prefix_len", b"prefix_len", "round_hash", b"round_hash", "round_id", b"round_id", "session_id", b"session_id", "timings", b"timings", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_rows", b"accepted_rows", "closing", b"closing", "finish", b"finish", "generation", b"generation", "hidden", b"hidden", "hidden_handle", b"hidden_handle", "logprobs", b"logprobs", "pass_rows", b"pass_rows", "pass_sessions", b"pass_sessions", "payload_digest", b"payload_digest", "prefix_len", b"prefix_len", "round_hash", b"round_hash", "round_id", b"round_id", "session_id", b"session_id", "timings", b"timings", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

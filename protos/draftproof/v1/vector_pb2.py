@@ -24,15 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/draftproof/v1/vector.proto\x12\rdraftproof.v1\"K\n\x06Vector\x12#\n\x05\x64type\x18\x01 \x01(\x0e\x32\x14.draftproof.v1.Dtype\x12\x0e\n\x06length\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c*f\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x44TYPE_UINT32\x10\x01\x12\x0f\n\x0b\x44TYPE_INT32\x10\x02\x12\x10\n\x0c\x44TYPE_UINT64\x10\x03\x12\x11\n\rDTYPE_FLOAT64\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/draftproof/v1/vector.proto\x12\rdraftproof.v1\"K\n\x06Vector\x12#\n\x05\x64type\x18\x01 \x01(\x0e\x32\x14.draftproof.v1.Dtype\x12\x0e\n\x06length\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"J\n\x06Tensor\x12#\n\x05\x64type\x18\x01 \x01(\x0e\x32\x14.draftproof.v1.Dtype\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c*y\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x44TYPE_UINT32\x10\x01\x12\x0f\n\x0b\x44TYPE_INT32\x10\x02\x12\x10\n\x0c\x44TYPE_UINT64\x10\x03\x12\x11\n\rDTYPE_FLOAT64\x10\x04\x12\x11\n\rDTYPE_FLOAT32\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.draftproof.v1.vector_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DTYPE']._serialized_start=129
-  _globals['_DTYPE']._serialized_end=231
+  _globals['_DTYPE']._serialized_start=205
+  _globals['_DTYPE']._serialized_end=326
   _globals['_VECTOR']._serialized_start=52
   _globals['_VECTOR']._serialized_end=127
+  _globals['_TENSOR']._serialized_start=129
+  _globals['_TENSOR']._serialized_end=203
 # @@protoc_insertion_point(module_scope)

@@ -3,8 +3,10 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -33,6 +35,8 @@ class _DtypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Dtype.ValueType
     """8-byte unsigned integers: draft law weights, counts."""
     DTYPE_FLOAT64: _Dtype.ValueType  # 4
     """8-byte IEEE 754 numbers: probabilities, scores."""
+    DTYPE_FLOAT32: _Dtype.ValueType  # 5
+    """4-byte IEEE 754 numbers: hidden rows. Of a Tensor only."""
 
 class Dtype(_Dtype, metaclass=_DtypeEnumTypeWrapper):
     """Element type of a Vector. All elements are little-endian and packed without padding."""
@@ -47,6 +51,8 @@ DTYPE_UINT64: Dtype.ValueType  # 3
 """8-byte unsigned integers: draft law weights, counts."""
 DTYPE_FLOAT64: Dtype.ValueType  # 4
 """8-byte IEEE 754 numbers: probabilities, scores."""
+DTYPE_FLOAT32: Dtype.ValueType  # 5
+"""4-byte IEEE 754 numbers: hidden rows. Of a Tensor only."""
 Global___Dtype: _TypeAlias = Dtype  # noqa: Y015
 
 @_typing.final
@@ -78,3 +84,35 @@ class Vector(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Vector: _TypeAlias = Vector  # noqa: Y015
+
+@_typing.final
+class Tensor(_message.Message):
+    """An array of any number of dimensions as raw bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DTYPE_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    dtype: Global___Dtype.ValueType
+    """Element type."""
+    data: _builtins.bytes
+    """The elements, little-endian, the last dimension contiguous; their number is the product of the shape."""
+    @_builtins.property
+    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Size of each dimension, the slowest first."""
+
+    def __init__(
+        self,
+        *,
+        dtype: Global___Dtype.ValueType = ...,
+        shape: _abc.Iterable[_builtins.int] | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "dtype", b"dtype", "shape", b"shape"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tensor: _TypeAlias = Tensor  # noqa: Y015

@@ -10,6 +10,7 @@ from google.protobuf.internal import containers as _containers
 from protos.draftproof.v1 import candidate_pb2 as _candidate_pb2
 from protos.draftproof.v1 import capability_pb2 as _capability_pb2
 from protos.draftproof.v1 import errors_pb2 as _errors_pb2
+from protos.draftproof.v1 import hidden_pb2 as _hidden_pb2
 from protos.draftproof.v1 import manifest_pb2 as _manifest_pb2
 from protos.draftproof.v1 import receipt_pb2 as _receipt_pb2
 from protos.draftproof.v1 import sampling_pb2 as _sampling_pb2
@@ -311,6 +312,60 @@ class GetReceiptResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetReceiptResponse: _TypeAlias = GetReceiptResponse  # noqa: Y015
+
+@_typing.final
+class ExportHiddenRequest(_message.Message):
+    """Asks for hidden rows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    start: _builtins.int
+    """Position of the first row."""
+    stop: _builtins.int
+    """Position after the last row."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        start: _builtins.int = ...,
+        stop: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportHiddenRequest: _TypeAlias = ExportHiddenRequest  # noqa: Y015
+
+@_typing.final
+class ExportHiddenResponse(_message.Message):
+    """Hidden rows from the position asked for on; fewer than asked for where they would not fit one message, at least one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rows(self) -> _hidden_pb2.HiddenRows:
+        """The rows."""
+
+    def __init__(
+        self,
+        *,
+        rows: _hidden_pb2.HiddenRows | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportHiddenResponse: _TypeAlias = ExportHiddenResponse  # noqa: Y015
 
 @_typing.final
 class VerifierServiceCloseSessionRequest(_message.Message):

@@ -55,6 +55,11 @@ class VerifierServiceStub(object):
                 request_serializer=protos_dot_draftproof_dot_v1_dot_verifier__pb2.GetReceiptRequest.SerializeToString,
                 response_deserializer=protos_dot_draftproof_dot_v1_dot_verifier__pb2.GetReceiptResponse.FromString,
                 _registered_method=True)
+        self.ExportHidden = channel.unary_unary(
+                '/draftproof.v1.VerifierService/ExportHidden',
+                request_serializer=protos_dot_draftproof_dot_v1_dot_verifier__pb2.ExportHiddenRequest.SerializeToString,
+                response_deserializer=protos_dot_draftproof_dot_v1_dot_verifier__pb2.ExportHiddenResponse.FromString,
+                _registered_method=True)
         self.CloseSession = channel.unary_unary(
                 '/draftproof.v1.VerifierService/CloseSession',
                 request_serializer=protos_dot_draftproof_dot_v1_dot_verifier__pb2.VerifierServiceCloseSessionRequest.SerializeToString,
@@ -94,6 +99,13 @@ class VerifierServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportHidden(self, request, context):
+        """Hidden rows of committed tokens, of all taps that the session's sources read. Any range may be asked for again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CloseSession(self, request, context):
         """Ends a session and frees its state. Closing twice is harmless.
         """
@@ -123,6 +135,11 @@ def add_VerifierServiceServicer_to_server(servicer, server):
                     servicer.GetReceipt,
                     request_deserializer=protos_dot_draftproof_dot_v1_dot_verifier__pb2.GetReceiptRequest.FromString,
                     response_serializer=protos_dot_draftproof_dot_v1_dot_verifier__pb2.GetReceiptResponse.SerializeToString,
+            ),
+            'ExportHidden': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExportHidden,
+                    request_deserializer=protos_dot_draftproof_dot_v1_dot_verifier__pb2.ExportHiddenRequest.FromString,
+                    response_serializer=protos_dot_draftproof_dot_v1_dot_verifier__pb2.ExportHiddenResponse.SerializeToString,
             ),
             'CloseSession': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseSession,
@@ -239,6 +256,33 @@ class VerifierService(object):
             '/draftproof.v1.VerifierService/GetReceipt',
             protos_dot_draftproof_dot_v1_dot_verifier__pb2.GetReceiptRequest.SerializeToString,
             protos_dot_draftproof_dot_v1_dot_verifier__pb2.GetReceiptResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportHidden(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftproof.v1.VerifierService/ExportHidden',
+            protos_dot_draftproof_dot_v1_dot_verifier__pb2.ExportHiddenRequest.SerializeToString,
+            protos_dot_draftproof_dot_v1_dot_verifier__pb2.ExportHiddenResponse.FromString,
             options,
             channel_credentials,
             insecure,

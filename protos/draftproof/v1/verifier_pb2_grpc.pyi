@@ -41,6 +41,8 @@ class VerifierServiceStub:
     """Rounds of one session, answered in order. A failed round is answered by its error and the stream goes on."""
     GetReceipt: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.GetReceiptRequest, _verifier_pb2.GetReceiptResponse]
     """The receipt of a round whose reply was lost."""
+    ExportHidden: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.ExportHiddenRequest, _verifier_pb2.ExportHiddenResponse]
+    """Hidden rows of committed tokens, of all taps that the session's sources read. Any range may be asked for again."""
     CloseSession: _grpc.UnaryUnaryMultiCallable[_verifier_pb2.VerifierServiceCloseSessionRequest, _verifier_pb2.VerifierServiceCloseSessionResponse]
     """Ends a session and frees its state. Closing twice is harmless."""
 
@@ -57,6 +59,8 @@ class VerifierServiceAsyncStub(VerifierServiceStub):
     """Rounds of one session, answered in order. A failed round is answered by its error and the stream goes on."""
     GetReceipt: _aio.UnaryUnaryMultiCallable[_verifier_pb2.GetReceiptRequest, _verifier_pb2.GetReceiptResponse]  # type: ignore[assignment]
     """The receipt of a round whose reply was lost."""
+    ExportHidden: _aio.UnaryUnaryMultiCallable[_verifier_pb2.ExportHiddenRequest, _verifier_pb2.ExportHiddenResponse]  # type: ignore[assignment]
+    """Hidden rows of committed tokens, of all taps that the session's sources read. Any range may be asked for again."""
     CloseSession: _aio.UnaryUnaryMultiCallable[_verifier_pb2.VerifierServiceCloseSessionRequest, _verifier_pb2.VerifierServiceCloseSessionResponse]  # type: ignore[assignment]
     """Ends a session and frees its state. Closing twice is harmless."""
 
@@ -94,6 +98,14 @@ class VerifierServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_verifier_pb2.GetReceiptResponse, _abc.Awaitable[_verifier_pb2.GetReceiptResponse]]:
         """The receipt of a round whose reply was lost."""
+
+    @_abc_1.abstractmethod
+    def ExportHidden(
+        self,
+        request: _verifier_pb2.ExportHiddenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_verifier_pb2.ExportHiddenResponse, _abc.Awaitable[_verifier_pb2.ExportHiddenResponse]]:
+        """Hidden rows of committed tokens, of all taps that the session's sources read. Any range may be asked for again."""
 
     @_abc_1.abstractmethod
     def CloseSession(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from contracts.capability import (
 )
 from contracts.draft_law import DraftLaw, point_law
 from contracts.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unavailable
+from contracts.hidden import HIDDEN_BASE, HiddenRows, joined
 from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal, ProposalNode, SourceCost, StateHandle
 from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from tests.helpers.fakes.target import VOCAB, FakeTokenizer, Logits
+from tests.helpers.fakes.verifier import fake_rows
 
 Draft = Callable[[ProposeRequest], Sequence[int]]
 
@@ -127,6 +130,44 @@ class FakeProposer:
         self._called("close_session")
         self.closed.append(session_id)
         self.sessions.pop(session_id, None)
+
+
+class TappedProposer(FakeProposer):
+    """Sources that read the target's rows: each call must leave them with the fake verifier's rows of the whole prefix.
+
+    `forgets`: for each Propose call to come, whether all that is known is gone before it, as after a restart.
+    """
+
+    def __init__(self, sources: Mapping[str, Draft], taps: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(sources)
+        self.taps = dict(taps)
+        self.held: dict[tuple[str, str], HiddenRows] = {}
+        self.forgets: deque[bool] = deque()
+
+    async def describe(self) -> Sequence[SourceDescription]:
+        return [replace(source, taps=self.taps[source.name]) for source in await super().describe()]
+
+    async def propose(self, request: ProposeRequest) -> Proposal:
+        if self.forgets and self.forgets.popleft():
+            self.held.clear()
+            self.sessions.clear()
+        session = request.manifest.session_id
+        key = (session, request.source)
+        if session in self.sessions and self.taps[request.source]:
+            if request.hidden is not None:
+                count = self.held[key].stop if key in self.held else 0
+                if request.hidden.start > count:
+                    raise FailedPrecondition(HIDDEN_BASE, f"only {count} rows are here")
+                assert tuple(request.hidden.taps) == self.taps[request.source]
+                kept = [self.held[key].between(0, request.hidden.start)] if request.hidden.start else []
+                self.held[key] = joined([*kept, request.hidden])
+            needed = len(request.prefix) - 1
+            if request.node_budget and (key not in self.held or self.held[key].stop < needed):
+                raise FailedPrecondition(HIDDEN_BASE, f"{needed} rows are needed")
+            if request.node_budget:
+                expected = fake_rows(request.prefix.tolist(), 0, needed, self.taps[request.source])
+                assert self.held[key] == expected
+        return await super().propose(request)
 
 
 class FakeRetriever:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,10 +16,12 @@ from contracts.capability import (
     ROW_TOPOLOGIES,
     Exactness,
     VerifierCapability,
+    taps_of,
 )
 from contracts.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from contracts.frontier import Frontier
 from contracts.graph import check_graph
+from contracts.hidden import HiddenRows
 from contracts.manifest import TargetIdentity
 from contracts.payload import payload_digest
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
@@ -58,6 +61,13 @@ class _FakeSession:
     receipts: dict[int, Receipt] = field(default_factory=dict)
     last_round: int = -1
 
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return taps_of(self.request.manifest.sources)
+
+    def rows(self, start: int, stop: int) -> HiddenRows:
+        return fake_rows(self.frontier.tokens.tolist(), start, stop, self.taps)
+
 
 Fault = Callable[["FakeVerifier", VerifyRequest], Awaitable[None]]
 
@@ -90,6 +100,8 @@ class FakeVerifier:
         self.before: deque[Fault | None] = deque()
         self.after: deque[Fault | None] = deque()
         self.open_errors: deque[Exception] = deque()
+        self.export_errors: deque[Exception] = deque()
+        self.export_at_once = 7
         self.down = False
         self.calls: list[str] = []
         self.verified: list[VerifyRequest] = []
@@ -113,6 +125,9 @@ class FakeVerifier:
             raise self.open_errors.popleft()
         if request.manifest.target != self.target:
             raise FailedPrecondition("manifest.target", "is not this replica's")
+        for source in request.manifest.sources:
+            if not set(source.taps) <= {"final_norm", "layer:0", "layer:1"}:
+                raise InvalidArgument("manifest.sources.taps", f"source {source.name!r}: {source.taps}")
         held = self.sessions.get(request.session_id)
         if held is None:
             held = _FakeSession(request, Frontier(request.prompt), published=request.published)
@@ -136,6 +151,21 @@ class FakeVerifier:
         if session is None or round_id not in session.receipts:
             raise NotFound("round_id", f"none of round {round_id} of session {session_id}")
         return session.receipts[round_id]
+
+    async def export_hidden(self, session_id: str, start: int, stop: int) -> HiddenRows:
+        self._called("export_hidden")
+        if self.export_errors:
+            raise self.export_errors.popleft()
+        session = self.sessions.get(session_id)
+        if session is None:
+            raise NotFound("session_id", f"no session {session_id}")
+        if not session.taps:
+            raise FailedPrecondition("taps", "no bound source reads hidden rows")
+        if not 0 <= start < stop:
+            raise InvalidArgument("start", f"[{start}, {stop}) is no range")
+        if stop > len(session.frontier) - 1:
+            raise FailedPrecondition("stop", f"{stop} is past the committed rows")
+        return session.rows(start, min(stop, start + self.export_at_once))
 
     async def close_session(self, session_id: str) -> None:
         self._called("close_session")
@@ -170,6 +200,7 @@ class FakeVerifier:
             raise InvalidArgument("payload_digest", "does not match the payload")
         policy = session.request.policy
         tokens, rows, closing, finish = self._select(session, request, policy)
+        known_before = len(session.frontier)
         session.frontier.publish(np.array(tokens))
         session.published += len(tokens)
         session.generation += 1
@@ -189,6 +220,8 @@ class FakeVerifier:
             timings=VerifyTimings(1.0, 1.0, 4.0, 2.0, 1.0),
             pass_rows=len(graph) + 1,
             pass_sessions=1,
+            hidden_handle=f"{manifest.session_id}@{session.generation}" if session.taps else "",
+            hidden=session.rows(known_before - 1, len(session.frontier) - 1) if session.taps else None,
         )
         session.receipts = {k: v for k, v in session.receipts.items() if k > request.acknowledge}
         session.receipts[manifest.round_id] = receipt
@@ -225,6 +258,20 @@ class FakeVerifier:
             return int(np.argmax(logits))
         scaled = logits / policy.temperature
         return CoinChooser(policy.seed, len(prefix)).gumbel_argmax(scaled - np.logaddexp.reduce(scaled), len(prefix))
+
+
+def fake_rows(tokens: list[int], start: int, stop: int, taps: tuple[str, ...]) -> HiddenRows:
+    """Rows that tell their tap and every token up to their own, float32 [stop - start, 2]."""
+    return HiddenRows(
+        start,
+        {
+            tap: np.array(
+                [[zlib.crc32(repr((tap, tokens[: i + 1])).encode()) % 2**24, i] for i in range(start, stop)],
+                dtype=np.float32,
+            ).reshape(stop - start, 2)
+            for tap in taps
+        },
+    )
 
 
 async def lose_reply(verifier: FakeVerifier, request: VerifyRequest) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from contracts.capability import Exactness, SourceDescription, VerifierCapability
 from contracts.draft_law import DraftLaw, law_from_probabilities
 from contracts.graph import CandidateGraph, Draw
+from contracts.hidden import HiddenRows
 from contracts.manifest import Manifest, RoundManifest, SourcePlan, TargetIdentity
 from contracts.proposal import Proposal, ProposalNode, SourceCost, StateHandle
 from contracts.receipt import Closing, FinishReason, Receipt, TokenLogprob, VerifyTimings
@@ -112,6 +113,7 @@ sources = st.builds(
     tokenizer_digest=digests,
     target_digest=digests,
     max_nodes=st.integers(0, 512),
+    taps=st.lists(st.sampled_from(["final_norm", "layer:0", "layer:14"]), max_size=3, unique=True).map(tuple),
 )
 
 capabilities = st.builds(
@@ -174,6 +176,15 @@ token_logprobs = st.lists(st.tuples(tokens, logprobs), max_size=4).flatmap(
     lambda top: st.builds(TokenLogprob, logprobs, st.just(tuple(t for t, _ in top)), st.just(tuple(p for _, p in top)))
 )
 
+
+@st.composite
+def hidden_rows(draw: Any) -> HiddenRows:
+    count, width = draw(st.integers(0, 4)), draw(st.integers(1, 5))
+    taps = draw(st.lists(st.sampled_from(["final_norm", "layer:0", "layer:14"]), min_size=1, max_size=3, unique=True))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    return HiddenRows(draw(counts), {tap: rng.standard_normal((count, width)).astype(np.float32) for tap in taps})
+
+
 receipts = st.builds(
     Receipt,
     session_id=texts,
@@ -191,4 +202,5 @@ receipts = st.builds(
     pass_rows=counts,
     pass_sessions=counts,
     hidden_handle=texts,
+    hidden=st.none() | hidden_rows(),
 )

@@ -18,9 +18,20 @@ from contracts.receipt import Closing, Receipt
 from contracts.sampling import SamplingPolicy
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from orchestrator.request import GenerateRequest
-from protos.draftproof.v1 import retriever_pb2, verifier_pb2
+from protos.draftproof.v1 import hidden_pb2, retriever_pb2, verifier_pb2
 from protos.draftproof.v1 import vector_pb2 as vec
-from services.wire import candidate, generate, manifest, proposer, receipt, retriever, sampling, vector, verifier
+from services.wire import (
+    candidate,
+    generate,
+    hidden,
+    manifest,
+    proposer,
+    receipt,
+    retriever,
+    sampling,
+    vector,
+    verifier,
+)
 
 
 def u32(*values: int) -> vec.Vector:
@@ -276,3 +287,33 @@ def test_an_event_must_be_one() -> None:
 def test_what_is_no_row_of_uint32(values: Any) -> None:
     with pytest.raises(InvalidArgument, match="here"):
         vector.encode_ints(np.array(values), vector.UINT32, "here")
+
+
+def tensor(shape: tuple[int, ...] = (2, 3), *, dtype: int = vec.DTYPE_FLOAT32, size: int = 24) -> Any:
+    return vec.Tensor(dtype=dtype, shape=shape, data=bytes(size))  # type: ignore[arg-type]
+
+
+def tap(name: str = "final_norm", rows: Any = None) -> Any:
+    return hidden_pb2.HiddenTap(name=name, rows=rows or tensor())
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (hidden_pb2.HiddenRows(), "rows.taps"),
+        (hidden_pb2.HiddenRows(taps=[tap(), tap()]), "rows.taps"),
+        (hidden_pb2.HiddenRows(taps=[tap(str(n)) for n in range(65)]), "rows.taps"),
+        (hidden_pb2.HiddenRows(taps=[tap(), tap("layer:0", tensor((1, 6)))]), "rows.taps"),
+        (hidden_pb2.HiddenRows(start=2**62, taps=[tap()]), "rows.start"),
+        (hidden_pb2.HiddenRows(taps=[tap(rows=tensor(dtype=vec.DTYPE_FLOAT64))]), "rows.taps['final_norm'].dtype"),
+        (hidden_pb2.HiddenRows(taps=[tap(rows=tensor(dtype=0))]), "rows.taps['final_norm'].dtype"),
+        (hidden_pb2.HiddenRows(taps=[tap(rows=tensor((6,)))]), "rows.taps['final_norm'].shape"),
+        (hidden_pb2.HiddenRows(taps=[tap(rows=tensor((2, 0), size=0))]), "rows.taps['final_norm'].shape"),
+        (hidden_pb2.HiddenRows(taps=[tap(rows=tensor(size=23))]), "rows.taps['final_norm'].data"),
+        (hidden_pb2.HiddenRows(taps=[tap(rows=tensor(size=28))]), "rows.taps['final_norm'].data"),
+    ],
+)
+def test_hidden_rows_state_what_they_are(message: Any, field: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        hidden.decode_hidden(message, "rows")
+    assert refused.value.field == field

@@ -132,15 +132,16 @@ def test_verify_requests(coordinates: RoundManifest, graph: CandidateGraph, ackn
     st.lists(st.lists(some.tokens, min_size=1, max_size=20), min_size=1, max_size=6),
     st.lists(st.integers(0, 30), max_size=6),
     some.policies,
+    st.none() | some.hidden_rows(),
 )
-def test_prefixes_by_difference(growth: list[list[int]], cuts: list[int], policy: SamplingPolicy) -> None:
+def test_prefixes_by_difference(growth: list[list[int]], cuts: list[int], policy: SamplingPolicy, rows: Any) -> None:
     sender, receiver = proposer.PrefixSender(), proposer.PrefixReceiver()
     prefix: list[int] = []
     for number, grown in enumerate(growth):
         prefix = [*prefix[: cuts[number] if number < len(cuts) else None], *grown]
         frontier = Frontier(prefix)
         coordinates = RoundManifest("h", "s", number, len(prefix), frontier.digest, number, ())
-        sent = ProposeRequest("x", coordinates, policy, np.array(prefix, dtype=np.int64), 8, 4, {"k": -3})
+        sent = ProposeRequest("x", coordinates, policy, np.array(prefix, dtype=np.int64), 8, 4, {"k": -3}, rows)
         message = through(sender.encode(sent, call_id=number, traceparent=""))
         assert message.HasField("policy") is (number == 0)
         assert same(receiver.decode(message), sent)

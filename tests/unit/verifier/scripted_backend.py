@@ -39,6 +39,11 @@ def hashing(vocab_size: int, scale: float = 2.0) -> Script:
     return logits
 
 
+def _told(tap: str, seen: tuple[int, ...]) -> int:
+    """A hidden row of one number that tells the tap and all the row sees."""
+    return int.from_bytes(hashlib.blake2b(repr((tap, seen)).encode(), digest_size=3).digest(), "little")
+
+
 @dataclass(eq=False)
 class ScriptedSlot:
     capacity: int
@@ -106,6 +111,7 @@ class ScriptedBackend:
         self.during_forward()
         self.passes.append([len(block.token_ids) for block in blocks])
         logits = []
+        hidden: dict[str, list[torch.Tensor]] = {tap: [] for tap in taps}
         for block in blocks:
             slot = self._own(block.slot)
             first = slot.staged
@@ -117,8 +123,11 @@ class ScriptedBackend:
             wanted = range(len(block.token_ids)) if block.logits_for is None else block.logits_for.tolist()
             rows = [self.script(slot.seen(first + row)) for row in wanted]
             logits.append(torch.from_numpy(np.array(rows, dtype=np.float32).reshape(len(rows), self.info.vocab_size)))
+            for tap, blocks in hidden.items():
+                told = [_told(tap, slot.seen(first + row)) for row in range(len(block.token_ids))]
+                blocks.append(torch.tensor(told, dtype=torch.float32).reshape(-1, self.info.hidden_size))
         self._fault("forward", late=True)
-        return PassResult(logits)
+        return PassResult(logits, hidden)
 
     def commit(self, slot: KVSlot, keep: Sequence[int]) -> None:
         self._fault("commit")

@@ -1,0 +1,137 @@
+"""The target's hidden rows as a proposer service received them, by session: what sources with taps draft from.
+
+Rows come with the calls that need them and are append-only, for a session's published prefix only ever grows. Losing them is
+harmless: whoever lacks rows refuses with the field `contracts.hidden.HIDDEN_BASE`, and the caller sends them from row 0.
+
+One thread takes rows and drops sessions, while another may read: a reader gets views of rows that are never written again,
+and a buffer that grows is replaced, not resized.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contracts.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from contracts.hidden import HIDDEN_BASE, HiddenRows, Rows
+from contracts.ports import ProposeRequest
+
+_LEAST_ROWS = 256
+
+
+class _Tap:
+    """Rows 0 .. length - 1 of one tap."""
+
+    def __init__(self, width: int) -> None:
+        self.buffer: Rows = np.empty((_LEAST_ROWS, width), np.float32)
+        self.length = 0
+
+    def put(self, start: int, rows: Rows) -> None:
+        stop = start + len(rows)
+        if stop > len(self.buffer):
+            grown = np.empty((max(stop, 2 * len(self.buffer)), self.buffer.shape[1]), np.float32)
+            grown[: self.length] = self.buffer[: self.length]
+            self.buffer = grown
+        # Rows held already are the same rows: what is sent twice must not be written under a reader.
+        fresh = max(0, self.length - start)
+        if fresh < len(rows):
+            self.buffer[start + fresh : stop] = rows[fresh:]
+            self.length = stop
+
+
+class SessionRows:
+    """One session's rows, as a head reads them (proposer/heads/head.py, HiddenStates)."""
+
+    def __init__(self, taps: Mapping[str, _Tap]) -> None:
+        self._taps = taps
+
+    def rows(self, start: int, stop: int) -> Mapping[str, Tensor]:
+        """Per tap float32 [stop - start, H], views that must not be written to. Raises FailedPrecondition (HIDDEN_BASE)
+        past what was received."""
+        self.check(stop)
+        return {name: torch.from_numpy(tap.buffer[start:stop]) for name, tap in self._taps.items()}
+
+    def check(self, stop: int) -> None:
+        """Raises FailedPrecondition (HIDDEN_BASE) unless rows up to `stop` are here."""
+        for name, tap in self._taps.items():
+            if stop > tap.length:
+                raise FailedPrecondition(HIDDEN_BASE, f"{tap.length} rows of {name!r} are here, {stop} are needed")
+
+
+class HiddenStore:
+    """Rows of many sessions; where they pass `most_bytes`, the session that was fed longest ago loses its own.
+
+    hidden_size: width of a row.
+    """
+
+    def __init__(self, *, hidden_size: int, most_bytes: int = 256 << 20) -> None:
+        self._hidden_size = hidden_size
+        self._most_bytes = most_bytes
+        self._sessions: OrderedDict[str, dict[str, _Tap]] = OrderedDict()
+
+    @property
+    def bytes_held(self) -> int:
+        """What all sessions' buffers take."""
+        return sum(map(_bytes, self._sessions.values()))
+
+    def take(self, session_id: str, hidden: HiddenRows) -> None:
+        """Adds rows of a session.
+
+        Raises FailedPrecondition (HIDDEN_BASE) where rows before them are missing, InvalidArgument for another width,
+        ResourceExhausted where one session alone is too large; nothing is taken then.
+        """
+        held = self._sessions.get(session_id, {})
+        for name, rows in hidden.taps.items():
+            if rows.shape[1] != self._hidden_size:
+                raise InvalidArgument(
+                    "hidden.rows", f"{name!r} is {rows.shape[1]} wide, this target's are {self._hidden_size}"
+                )
+            length = held[name].length if name in held else 0
+            if hidden.start > length:
+                raise FailedPrecondition(HIDDEN_BASE, f"{hidden.start} is past the {length} rows of {name!r} received")
+        least = 4 * self._hidden_size * hidden.stop * len({*held, *hidden.taps})
+        if least > self._most_bytes:
+            raise ResourceExhausted("hidden.rows", f"a session of {least} bytes; all may hold {self._most_bytes}")
+        self._sessions[session_id] = held
+        self._sessions.move_to_end(session_id)
+        for name, rows in hidden.taps.items():
+            held.setdefault(name, _Tap(self._hidden_size)).put(hidden.start, rows)
+        while len(self._sessions) > 1 and self.bytes_held > self._most_bytes:
+            self._sessions.popitem(last=False)
+
+    def held(self, session_id: str, taps: Sequence[str]) -> SessionRows:
+        """What is here of these taps. Raises FailedPrecondition (HIDDEN_BASE) for a tap of which nothing is."""
+        here = self._sessions.get(session_id, {})
+        for tap in taps:
+            if tap not in here:
+                raise FailedPrecondition(HIDDEN_BASE, f"no rows of {tap!r} are here")
+        return SessionRows({tap: here[tap] for tap in taps})
+
+    def of(self, taps: Sequence[str]) -> TapRows:
+        """The rows of these taps, as one source is given them."""
+        return TapRows(self, taps)
+
+    def drop(self, session_id: str) -> None:
+        """Forgets a session; unknown ones are ignored."""
+        self._sessions.pop(session_id, None)
+
+
+class TapRows:
+    """One source's view of a store: implements HiddenStateSource (proposer/heads/source.py)."""
+
+    def __init__(self, store: HiddenStore, taps: Sequence[str]) -> None:
+        self._store, self._taps = store, tuple(taps)
+
+    def states(self, request: ProposeRequest) -> SessionRows:
+        """Raises FailedPrecondition (HIDDEN_BASE) where rows of the request's prefix are missing."""
+        rows = self._store.held(request.manifest.session_id, self._taps)
+        rows.check(len(request.prefix) - 1)
+        return rows
+
+
+def _bytes(taps: Mapping[str, _Tap]) -> int:
+    return sum(tap.buffer.nbytes for tap in taps.values())

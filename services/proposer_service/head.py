@@ -1,0 +1,63 @@
+"""A draft head from its settings: its package, and the store that its sessions' hidden rows go to. Imports torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import torch
+
+from contracts.errors import NotFound
+from contracts.topology import SamplingRelation
+from models.checkpoint import resolve, tokenizer_digest
+from models.config import read_config
+from proposer.heads.families import load_head
+from proposer.heads.package import MANIFEST
+from proposer.heads.shipped import shipped_head
+from proposer.heads.source import HeadSettings, HeadSource
+from proposer.hidden_store import HiddenStore
+from proposer.source import Source
+from proposer.tapped import Tapped
+from services.settings import ProposerSettings
+from services.trees import tree_of
+
+NAME = "head"
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_log = logging.getLogger(__name__)
+
+
+def head_directory(head: str) -> Path:
+    """The package that the setting names. Raises NotFound where there is none."""
+    shipped = shipped_head(head)
+    if shipped is not None:
+        return shipped
+    if not (Path(head) / MANIFEST).is_file():
+        raise NotFound("DRAFTPROOF_HEAD", f"{head!r} is no directory of a head package, and no head is shipped for it")
+    return Path(head)
+
+
+def build_head(settings: ProposerSettings) -> tuple[Source, HiddenStore]:
+    """The head as a source, and the store that its host feeds.
+
+    Raises NotFound where the setting names no package, and what refuses a package (another target, tokenizer, vocabulary or
+    format; missing or changed tensors).
+    """
+    directory = head_directory(settings.head)
+    checkpoint = resolve(settings.model, settings.models_dir, _log.info)
+    loaded = load_head(
+        directory,
+        checkpoint,
+        tokenizer_digest=tokenizer_digest(checkpoint),
+        kv_budget_tokens=settings.draft_kv_tokens,
+        threads=settings.draft_threads or len(os.sched_getaffinity(0)),
+        dtype=_DTYPES[settings.draft_dtype],
+    )
+    store = HiddenStore(hidden_size=read_config(checkpoint).hidden_size, most_bytes=settings.head_rows_mb << 20)
+    shape = HeadSettings(
+        relation=SamplingRelation(settings.head_relation),
+        tree=tree_of(settings.head_tree, nodes=settings.head_nodes),
+        max_nodes=settings.head_nodes,
+    )
+    taps = loaded.head.taps
+    return Tapped(HeadSource(loaded, store.of(taps), shape, name=NAME), taps), store
