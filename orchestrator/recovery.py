@@ -119,7 +119,8 @@ async def open_surely(port: VerifierPort, request: OpenSession, settings: Orches
         try:
             async with asyncio.timeout(settings.open_timeout_ms / 1000):
                 return await port.open_session(request)
-        except LOST as error:
+        except (*LOST, NotFound) as error:
+            # Not found: the replica lost the session between taking the call and answering it.
             last = error
     if isinstance(last, DraftproofError):
         raise Unavailable(last.field, last.message, retry_after_ms=last.retry_after_ms) from last

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -216,10 +216,17 @@ class Engine:
         if session is not None and not (unless_open and session.opened is not None):
             self._drop(session)
 
-    def expire_leases(self, now_ns: int | None = None) -> tuple[str, ...]:
-        """Drops the sessions whose lease lapsed before `now_ns` (the engine clock's), and names them."""
+    def expire_leases(self, now_ns: int | None = None, *, waiting: Collection[str] = ()) -> tuple[str, ...]:
+        """Drops the sessions whose lease lapsed before `now_ns` (the engine clock's), and names them.
+
+        waiting: sessions with a call that has not been served yet; they stay.
+        """
         now = self._clock() if now_ns is None else now_ns
-        lapsed = [session for session in self._sessions.values() if session.lease_until_ns < now]
+        lapsed = [
+            session
+            for session_id, session in self._sessions.items()
+            if session.lease_until_ns < now and session_id not in waiting
+        ]
         for session in lapsed:
             self._drop(session)
         return tuple(session.request.session_id for session in lapsed)

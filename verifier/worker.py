@@ -137,7 +137,10 @@ class Worker:
     def _expire(self, now_ns: int) -> None:
         if now_ns >= self._next_lease_check_ns:
             self._next_lease_check_ns = now_ns + _LEASE_CHECK_NS
-            lapsed = self._engine.expire_leases(now_ns)
+            # A lease bounds the caller's silence; one whose call waits here is not silent, however long that takes.
+            with self._changed:
+                waiting = {_session_id(entry) for entry in (*self._rounds, *self._opens)}
+            lapsed = self._engine.expire_leases(now_ns, waiting=waiting)
             if lapsed:
                 _log.warning("leases lapsed: %s", ", ".join(lapsed))
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from contracts.errors import FailedPrecondition, Internal, ResourceExhausted, Unavailable
+from contracts.errors import FailedPrecondition, Internal, NotFound, ResourceExhausted, Unavailable
 from contracts.sampling import SamplingPolicy
 from orchestrator.generate import Orchestrator
 from orchestrator.request import GenerateRequest
@@ -147,7 +147,7 @@ async def test_a_session_that_is_lost_again_and_again_ends_in_a_typed_error():
 
 async def test_a_lost_reply_to_the_opening_is_repeated():
     verifier = FakeVerifier()
-    verifier.open_errors.extend([Unavailable("verifier", "lost"), Unavailable("verifier", "lost")])
+    verifier.open_errors.extend([Unavailable("verifier", "lost"), NotFound("session_id", "lapsed in prefill")])
     chunks, _ = await collect(service(verifier).generate(REQUESTS["greedy"]))
     assert tokens_of(chunks) == await undisturbed(REQUESTS["greedy"])
 

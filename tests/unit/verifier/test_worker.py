@@ -289,6 +289,21 @@ def test_lapsed_leases_are_found_between_turns() -> None:
     assert desk.rig.scripted.slots == []
 
 
+def test_a_lease_does_not_lapse_while_the_callers_own_call_waits() -> None:
+    desk = Desk()
+    opening = desk.rig.opening((1, 2, 3, 4, 5, 6, 7, 8), session_id="s", lease_ms=1500)
+    desk.ask("open", Open(opening))
+    desk.worker.step()
+    assert "open" not in desk.answers
+    desk.rig.clock.advance_ms(60_000)
+    desk.drain()
+    assert isinstance(desk.answers["open"], SessionOpened)
+    desk.ask("verify", Verify(Client(desk.rig.engine, opening, opening.prompt.tolist()).request()))
+    desk.rig.clock.advance_ms(60_000)
+    desk.drain()
+    assert isinstance(desk.answers["verify"], Receipt)
+
+
 def test_a_callback_that_raises_does_not_stop_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
 
