@@ -37,6 +37,9 @@ PANEL = 2 * LANES
 MAX_TILE_ROWS = 6
 MAX_TILE_PANELS = 4
 
+# Steps of the depth a turn of the loop: fewer branches and counters beside the products.
+_UNROLLED = 4
+
 # What a tile does with the result it computed.
 STORE, ADD, CONTINUE = 0, 1, 2
 
@@ -73,9 +76,9 @@ def tile(
 
     entry: `tile_entry()`. panels: 1 or `tile_panels(rows)`; as many that follow each other at w give as many times 16
     outputs. packed: the panels are bf16. mode: STORE overwrites, ADD adds the sum to what is there, CONTINUE
-    starts the sum from what is there. a, w, c: addresses; lda, ldc: row strides in floats. ahead, pace: each step of the
-    depth asks for the memory at address `ahead`, and at the same place of as many panels, and moves on by `pace` bytes;
-    that memory need not exist.
+    starts the sum from what is there. a, w, c: addresses; lda, ldc: row strides in floats. ahead, pace: step k of the
+    depth (every second one, with bf16) asks for the memory at `ahead` + k * `pace` bytes, and at the same place of as many
+    panels; that memory need not exist.
     """
 
     def codegen(_context: Any, builder: ir.IRBuilder, _signature: Any, values: Any) -> Any:
@@ -163,8 +166,8 @@ def _tile_body(rows: int, panels: int, bf16: bool) -> Any:
         starts = [builder.mul(panel_bytes, I64(panel)) for panel in range(panels)]
         zero = ir.Constant(VECTOR, [0.0] * LANES)
         entry = builder.block
-        resume, head, body, store, add, end = (
-            builder.append_basic_block(name) for name in ("resume", "head", "body", "store", "add", "end")
+        resume, head, store, add, end = (
+            builder.append_basic_block(name) for name in ("resume", "head", "store", "add", "end")
         )
         builder.cbranch(builder.icmp_signed("==", mode, I64(CONTINUE)), resume, head)
         builder.position_at_end(resume)
@@ -172,33 +175,33 @@ def _tile_body(rows: int, panels: int, bf16: bool) -> Any:
         builder.branch(head)
 
         builder.position_at_end(head)
-        k = builder.phi(I64)
-        sums = [builder.phi(VECTOR) for _ in outputs]
-        k.add_incoming(I64(0), entry)
-        k.add_incoming(I64(0), resume)
-        for phi, start in zip(sums, started, strict=True):
+        first = [builder.phi(VECTOR) for _ in outputs]
+        for phi, start in zip(first, started, strict=True):
             phi.add_incoming(zero, entry)
             phi.add_incoming(start, resume)
-        finished = builder.append_basic_block("finished")
-        builder.cbranch(builder.icmp_signed("<", k, depth), body, finished)
 
-        builder.position_at_end(body)
-        weights = []
-        for start in starts:
-            weights += _load_weights(builder, builder.add(w, start), k, bf16)
-            _prefetch(builder, builder.add(builder.add(ahead, start), builder.mul(k, pace)))
-        updated: list[Any] = []
-        for row in range(rows):
-            scalar = builder.load(builder.gep(inputs[row], [k]), align=4)
-            spread = _broadcast(builder, scalar)
-            chains = sums[len(updated) : len(updated) + len(weights)]
-            updated += [builder.call(fma, [spread, *pair]) for pair in zip(weights, chains, strict=True)]
-        k.add_incoming(builder.add(k, I64(1)), body)
-        for phi, value in zip(sums, updated, strict=True):
-            phi.add_incoming(value, body)
-        builder.branch(head)
+        def steps(count: int) -> Any:
+            def body(k: Any, sums: list[Any]) -> list[Any]:
+                for step in range(count):
+                    at = builder.add(k, I64(step))
+                    weights = []
+                    for start in starts:
+                        weights += _load_weights(builder, builder.add(w, start), at, bf16)
+                        if step % (2 if bf16 else 1) == 0:
+                            _prefetch(builder, builder.add(builder.add(ahead, start), builder.mul(at, pace)))
+                    updated: list[Any] = []
+                    for row in range(rows):
+                        spread = _broadcast(builder, builder.load(builder.gep(inputs[row], [at]), align=4))
+                        chains = sums[len(updated) : len(updated) + len(weights)]
+                        updated += [builder.call(fma, [spread, *pair]) for pair in zip(weights, chains, strict=True)]
+                    sums = updated
+                return sums
 
-        builder.position_at_end(finished)
+            return body
+
+        whole = builder.and_(depth, I64(-_UNROLLED))
+        sums = _loop(builder, I64(0), whole, _UNROLLED, first, steps(_UNROLLED))
+        sums = _loop(builder, whole, depth, 1, sums, steps(1))
         builder.cbranch(builder.icmp_signed("==", mode, I64(ADD)), add, store)
         builder.position_at_end(add)
         for output, value in zip(outputs, sums, strict=True):
@@ -212,6 +215,27 @@ def _tile_body(rows: int, panels: int, bf16: bool) -> Any:
         builder.ret_void()
 
     return build
+
+
+def _loop(builder: ir.IRBuilder, start: Any, stop: Any, step: int, sums: list[Any], body: Any) -> list[Any]:
+    """Fold `body(k, sums)` over k = start, start + step, ... < stop."""
+    before = builder.block
+    head, turn, after = (builder.append_basic_block(name) for name in ("loop", "turn", "after"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    k = builder.phi(I64)
+    folded = [builder.phi(VECTOR) for _ in sums]
+    builder.cbranch(builder.icmp_signed("<", k, stop), turn, after)
+    builder.position_at_end(turn)
+    made = body(k, folded)
+    k.add_incoming(start, before)
+    k.add_incoming(builder.add(k, I64(step)), turn)
+    for phi, value, following in zip(folded, sums, made, strict=True):
+        phi.add_incoming(value, before)
+        phi.add_incoming(following, turn)
+    builder.branch(head)
+    builder.position_at_end(after)
+    return folded
 
 
 def _load_weights(builder: ir.IRBuilder, w: Any, k: Any, bf16: bool) -> list[Any]:
