@@ -4,8 +4,8 @@
 
 Verifier and proposer run as processes on the default model. Two sessions say the same text from the same candidates, round
 by round in turn: one bound to prompt lookup, one to the head. Added times are medians of paired differences; a call's
-overhead is its wall time less what its service says it computed (the head's holds a hop to its thread, which prompt lookup
-does not make). Over links, then over gRPC.
+overhead is its wall time less what its service says it computed. A third session asks the head for nothing and without rows:
+its overhead is a call to a source with a thread of its own. Over links, then over gRPC.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ class Asking:
         self.rows = joined(parts)
         return self.rows.count * self.rows.row_bytes, 1e3 * (time.perf_counter() - started)
 
-    async def propose(self) -> tuple[Proposal, float]:
+    async def propose(self, nodes: int = NODES) -> tuple[Proposal, float]:
         hidden = None if self.rows is None else self.rows.only(self.source.taps)
         request = ProposeRequest(
-            self.source.name, self.coordinates(), self.policy, self.frontier.tokens, NODES, DEPTH, hidden=hidden
+            self.source.name, self.coordinates(), self.policy, self.frontier.tokens, nodes, DEPTH, hidden=hidden
         )
         return await timed(self.proposer.propose(request))
 
@@ -116,7 +116,7 @@ async def measure(
     policy = SamplingPolicy(temperature=0.0, max_tokens=rounds * (DEPTH + 1) + 8, ignore_eos=True)
     wall: dict[str, list[float]] = {"plain": [], "taps": []}
     inside: dict[str, list[float]] = {"plain": [], "taps": []}
-    around: dict[str, list[float]] = {"plain": [], "taps": []}
+    around: dict[str, list[float]] = {"plain": [], "taps": [], "idle": []}
     sizes: list[int] = []
     exports: list[tuple[int, float]] = []
     for number, prompt in enumerate(prompts):
@@ -124,24 +124,26 @@ async def measure(
             "plain": Asking(verifier, proposer, described["prompt_lookup"], f"{way}-plain-{number}"),
             "taps": Asking(verifier, proposer, described["head"], f"{way}-taps-{number}"),
         }
-        for asking in pair.values():
+        idle = Asking(verifier, proposer, described["head"], f"{way}-idle-{number}")
+        for asking in (*pair.values(), idle):
             await asking.open(prompt, policy)
         exports.append(await pair["taps"].export())
         for turn in range(rounds):
-            order = ("plain", "taps") if turn % 2 else ("taps", "plain")
+            kinds = ("plain", "taps", "idle")
             offers = {}
-            for kind in order:
-                offers[kind], wall_ms = await pair[kind].propose()
+            for kind in (*kinds[turn % 3 :], *kinds[: turn % 3]):
+                offers[kind], wall_ms = await (idle.propose(0) if kind == "idle" else pair[kind].propose())
                 if turn:
                     around[kind].append(wall_ms - offers[kind].cost.compute_us / 1e3)
-            for kind in order:
+            for kind in ("plain", "taps") if turn % 2 else ("taps", "plain"):
                 receipt, wall_ms = await pair[kind].verify(offers["taps"])
                 wall[kind].append(wall_ms)
                 inside[kind].append(receipt.timings.total_us / 1e3)
                 if receipt.hidden is not None:
                     sizes.append(receipt.hidden.count * receipt.hidden.row_bytes)
+            idle.frontier.publish(np.array(receipt.tokens))
             assert np.array_equal(pair["plain"].frontier.tokens, pair["taps"].frontier.tokens)
-        for asking in pair.values():
+        for asking in (*pair.values(), idle):
             await asking.close()
 
     def added(of: dict[str, list[float]]) -> float:
@@ -151,9 +153,11 @@ async def measure(
         f"{way}_verify_ms": statistics.median(wall["plain"]),
         f"{way}_verify_added_ms": added(wall),
         f"{way}_verify_added_inside_ms": added(inside),
-        f"{way}_propose_overhead_plain_ms": statistics.median(around["plain"]),
+        f"{way}_verify_overhead_ms": statistics.median(wall["plain"]) - statistics.median(inside["plain"]),
+        f"{way}_propose_overhead_inline_ms": statistics.median(around["plain"]),
+        f"{way}_propose_overhead_thread_ms": statistics.median(around["idle"]),
         f"{way}_propose_overhead_rows_ms": statistics.median(around["taps"]),
-        f"{way}_round_added_ms": added(wall) + statistics.median(around["taps"]) - statistics.median(around["plain"]),
+        f"{way}_round_added_ms": added(wall) + statistics.median(around["taps"]) - statistics.median(around["idle"]),
         f"{way}_rows_bytes_per_round": statistics.median(sizes),
         f"{way}_export_prompt_bytes": statistics.median(size for size, _ in exports),
         f"{way}_export_prompt_ms": statistics.median(ms for _, ms in exports),
