@@ -1,45 +1,15 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 
 from contracts.errors import Cancelled, DraftproofError, InvalidArgument, NotFound, ResourceExhausted, Unavailable
-from contracts.ports import SessionOpened, VerifierDescription
+from contracts.ports import VerifierDescription
 from contracts.receipt import Receipt
-from tests.unit.verifier.rig import Client, Rig, chain
-from verifier.jobs import Close, Describe, GetReceipt, Job, Open, Verify
-from verifier.worker import Worker
-
-
-class Desk:
-    """A worker driven by hand, and the answers it gave."""
-
-    def __init__(self, rig: Rig | None = None, **options: Any) -> None:
-        self.rig = rig or Rig(prefill_chunk=2)
-        self.worker = Worker(self.rig.engine, clock=self.rig.clock, **options)
-        self.answers: dict[str, Any] = {}
-
-    def ask(self, name: str, job: Job[Any]) -> Any:
-        def answer(outcome: object) -> None:
-            assert name not in self.answers
-            self.answers[name] = outcome
-
-        return self.worker.submit(job, answer)
-
-    def drain(self) -> None:
-        for _ in range(100):
-            if not self.worker.step():
-                return
-        raise AssertionError("the worker does not come to rest")
-
-    def client(self, session_id: str = "s", prompt: tuple[int, ...] = (1, 2, 3)) -> Client:
-        opening = self.rig.opening(prompt, session_id=session_id)
-        self.ask(f"open {session_id}", Open(opening))
-        self.drain()
-        assert isinstance(self.answers.pop(f"open {session_id}"), SessionOpened)
-        return Client(self.rig.engine, opening, opening.prompt.tolist())
+from tests.unit.verifier.desk import Desk
+from tests.unit.verifier.rig import chain
+from verifier.jobs import Close, Describe, GetReceipt, Open, Verify
 
 
 def test_an_idle_worker_does_nothing() -> None:
@@ -275,33 +245,6 @@ def test_a_receipt_asked_for_while_its_round_waits_comes_after_the_round() -> No
     assert "receipt" not in desk.answers
     desk.drain()
     assert desk.answers["receipt"] is desk.answers["second"]
-
-
-def test_lapsed_leases_are_found_between_turns() -> None:
-    desk = Desk()
-    desk.ask("open", Open(desk.rig.opening(lease_ms=1500)))
-    desk.drain()
-    desk.rig.clock.advance_ms(1200)
-    desk.worker.step()
-    assert len(desk.rig.scripted.slots) == 1
-    desk.rig.clock.advance_ms(1200)
-    desk.worker.step()
-    assert desk.rig.scripted.slots == []
-
-
-def test_a_lease_does_not_lapse_while_the_callers_own_call_waits() -> None:
-    desk = Desk()
-    opening = desk.rig.opening((1, 2, 3, 4, 5, 6, 7, 8), session_id="s", lease_ms=1500)
-    desk.ask("open", Open(opening))
-    desk.worker.step()
-    assert "open" not in desk.answers
-    desk.rig.clock.advance_ms(60_000)
-    desk.drain()
-    assert isinstance(desk.answers["open"], SessionOpened)
-    desk.ask("verify", Verify(Client(desk.rig.engine, opening, opening.prompt.tolist()).request()))
-    desk.rig.clock.advance_ms(60_000)
-    desk.drain()
-    assert isinstance(desk.answers["verify"], Receipt)
 
 
 def test_a_callback_that_raises_does_not_stop_the_worker(caplog: pytest.LogCaptureFixture) -> None:
