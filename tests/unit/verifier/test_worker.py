@@ -8,7 +8,7 @@ from contracts.errors import Cancelled, DraftproofError, InvalidArgument, NotFou
 from contracts.ports import VerifierDescription
 from contracts.receipt import Receipt
 from tests.unit.verifier.desk import Desk
-from tests.unit.verifier.rig import chain
+from tests.unit.verifier.rig import Client, chain
 from verifier.jobs import Close, Describe, GetReceipt, Open, Verify
 
 
