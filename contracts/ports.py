@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -133,6 +133,13 @@ class ProposerPort(Protocol):
         ...
 
     async def close_session(self, session_id: str) -> None: ...
+
+
+@runtime_checkable
+class AnswersAtOnce(Protocol):
+    """What a proposer port may be besides: one that answers some sources without waiting for anything."""
+
+    def answers_at_once(self, source: str) -> bool: ...
 
 
 class RetrieverPort(Protocol):

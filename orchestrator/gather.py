@@ -85,21 +85,34 @@ class Gatherer:
         if not asks:
             return Gathered()
         started = time.perf_counter()
-        tasks = [asyncio.create_task(self._ask(source, request)) for source, request in asks]
+        at_once: list[tuple[CandidateSource, ProposeRequest]] = []
+        others: list[tuple[CandidateSource, ProposeRequest]] = []
+        for ask in asks:
+            (at_once if ask[0].at_once else others).append(ask)
+        tasks = [asyncio.create_task(self._ask(source, request)) for source, request in others]
+        made: dict[str, Offer] = {}
         try:
-            await asyncio.wait(tasks, timeout=self._deadline_s)
+            if tasks and at_once:
+                # The questions to others leave before we compute.
+                await asyncio.sleep(0)
+            for source, request in at_once:
+                # No task of its own: a turn of the loop may serve much else first.
+                made[request.source] = await self._ask(source, request)
+            if tasks:
+                await asyncio.wait(tasks, timeout=self._deadline_s)
         finally:
             for task in tasks:
                 if not task.done():
                     self._abandon(task)
         wall_us = (time.perf_counter() - started) * 1e6
         late = f"late: no answer within {self._deadline_s * 1000:g} ms"
-        offers = tuple(
-            Offer(request.source, source.retrieves, wall_us, failure=late, wall_us=wall_us)
-            if task in self._late
-            else task.result()
-            for task, (source, request) in zip(tasks, asks, strict=True)
-        )
+        for task, (source, request) in zip(tasks, others, strict=True):
+            made[request.source] = (
+                Offer(request.source, source.retrieves, wall_us, failure=late, wall_us=wall_us)
+                if task in self._late
+                else task.result()
+            )
+        offers = tuple(made[request.source] for _, request in asks)
         for offer in offers:
             self._judge(offer)
         return Gathered(offers, wall_us)

@@ -66,6 +66,7 @@ class RetrievalSource:
     """One index under the release that the manifest binds."""
 
     retrieves = True
+    at_once = False
 
     def __init__(
         self,

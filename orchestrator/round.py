@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -50,19 +51,24 @@ class Round:
     text: TextAssembly
     settings: OrchestratorSettings
     spans: Spans
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> RoundOutcome:
         """One committed round. Where the session is lost it goes on elsewhere, inside the same round's time.
 
-        Raises the verifier's refusals, and Unavailable where no replica is left.
+        Sets `asked` when the verifier is asked or the round is over. Raises the verifier's refusals, and Unavailable where
+        no replica is left.
         """
         started = time.perf_counter()
-        with self.spans.round():
-            while True:
-                try:
-                    return await self._attempt(started)
-                except SessionLost:
-                    await self.session.reopen()
+        try:
+            with self.spans.round():
+                while True:
+                    try:
+                        return await self._attempt(started)
+                    except SessionLost:
+                        await self.session.reopen()
+        finally:
+            self.asked.set()
 
     async def _attempt(self, started: float) -> RoundOutcome:
         session = self.session
@@ -87,6 +93,8 @@ class Round:
             request = VerifyRequest(manifest, graph, payload_digest(manifest, graph), session.round_id - 1)
         packing_us = (time.perf_counter() - packing) * 1e6
         with self.spans.verify() as span:
+            # Whoever waits for this runs when the question has left.
+            self.asked.set()
             answer = await verify_surely(self.verifier, request, self.settings)
             receipt = answer.receipt
             span.set_attributes(

@@ -23,6 +23,9 @@ from orchestrator.settings import OrchestratorSettings
 from orchestrator.spans import Spans
 from orchestrator.text import TextAssembly
 
+# A chunk waits no longer for slow sources of the next round.
+_CHUNK_WAITS_S = 0.01
+
 
 class Run:
     """State of one request. Calls in order: `open`, `next_chunk` until `finish` is set, `final`; `close` in any case.
@@ -59,6 +62,7 @@ class Run:
         self._failures: dict[str, str] = {}
         self._stop_string: str | None = None
         self._stop_id: int | None = None
+        self._under_way: asyncio.Task[RoundOutcome] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -116,15 +120,30 @@ class Run:
         )
 
     async def next_chunk(self) -> Chunk | None:
-        """One round's chunk. At the deadline the text that was held back, if any."""
+        """One round's chunk, when the next round is on its way: what is done with a chunk is done while the target runs.
+
+        At the deadline the text that was held back, if any.
+        """
+        task = self._under_way or asyncio.create_task(self._round.run())
+        self._under_way = None
         try:
             async with asyncio.timeout_at(self._deadline):
-                outcome = await self._round.run()
+                outcome = await task
         except TimeoutError:
             self.finish = FinishReason.DEADLINE
             held = self._text.flush()
             return Chunk((), held) if held else None
+        if outcome.taken.finish is FinishReason.NONE:
+            await self._send_next()
         return self._account(outcome)
+
+    async def _send_next(self) -> None:
+        asked = self._round.asked
+        asked.clear()
+        self._under_way = asyncio.create_task(self._round.run())
+        patience = asyncio.get_running_loop().call_later(_CHUNK_WAITS_S, asked.set)
+        await asked.wait()
+        patience.cancel()
 
     def _account(self, outcome: RoundOutcome) -> Chunk:
         ledger, taken, manifest = outcome.ledger, outcome.taken, outcome.manifest
@@ -198,6 +217,9 @@ class Run:
         return self._closing
 
     async def _close_all(self) -> None:
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.wait((self._under_way,))
         for session in self._sessions:
             await session.close()
 

@@ -10,13 +10,16 @@ from contracts.capability import SourceDescription
 from contracts.errors import FailedPrecondition, NotFound
 from contracts.hidden import HIDDEN_BASE
 from contracts.manifest import Manifest
-from contracts.ports import ProposeRequest, ProposerPort
+from contracts.ports import AnswersAtOnce, ProposeRequest, ProposerPort
 from contracts.proposal import Proposal
 from orchestrator.hidden_feed import HiddenFeed
 
 
 class CandidateSource(Protocol):
-    """Answers a round's request. `generation` is the state or live-index generation that the next round acts on."""
+    """Answers a round's request. `generation` is the state or live-index generation that the next round acts on.
+
+    at_once: it answers without waiting for anything, so asking it needs no task and no deadline.
+    """
 
     @property
     def description(self) -> SourceDescription: ...
@@ -26,6 +29,9 @@ class CandidateSource(Protocol):
 
     @property
     def retrieves(self) -> bool: ...
+
+    @property
+    def at_once(self) -> bool: ...
 
     async def offer(self, request: ProposeRequest) -> Proposal: ...
 
@@ -46,6 +52,11 @@ class ProposerSession:
             # A failure is raised to whoever asks for candidates; if nobody does, it is no one's concern.
             self._opening.add_done_callback(_succeeded)
         return self._opening
+
+    def answers_at_once(self, source: str) -> bool:
+        """Whether the session is open and the proposer answers for this source without waiting for anything."""
+        opened = self._opening is not None and self._opening.done()
+        return opened and isinstance(self._port, AnswersAtOnce) and self._port.answers_at_once(source)
 
     async def propose(self, request: ProposeRequest) -> Proposal:
         """One offer. A proposer that forgot the session gets it opened once more. Raises what is refused after that, and
@@ -85,6 +96,10 @@ class ProposerSource:
         self._carried = 0
         self.description = description
         self.generation = 0
+
+    @property
+    def at_once(self) -> bool:
+        return not self.description.taps and self._session.answers_at_once(self.description.name)
 
     async def offer(self, request: ProposeRequest) -> Proposal:
         """Raises the proposer's errors, and for a source with taps the verifier's where rows cannot be had."""

@@ -56,6 +56,10 @@ class SourceHost:
         """One description a source, in the order given."""
         return [source.describe() for source in self._sources.values()]
 
+    def runs_inline(self, source: str) -> bool:
+        """Whether a source is here and cheap enough to be called from an event loop."""
+        return source in self._sources and self._sources[source].runs_inline
+
     @property
     def open_sessions(self) -> int:
         """How many sessions are kept now."""

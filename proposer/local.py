@@ -24,6 +24,10 @@ class LocalProposer:
         self._host = host
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="proposer")
 
+    def answers_at_once(self, source: str) -> bool:
+        """Whether `propose` answers for this source (contracts.ports.AnswersAtOnce): those that run inline."""
+        return self._host.runs_inline(source)
+
     async def describe(self) -> Sequence[SourceDescription]:
         return self._host.describe()
 

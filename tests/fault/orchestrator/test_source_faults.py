@@ -181,8 +181,8 @@ async def test_a_proposer_killed_in_mid_generation_and_restarted_is_used_again()
         if len(candidates) == 8:
             source.down = False
     assert tokens == await plain_tokens()
-    # It failed in rounds 2, 4 and 7, so it is asked next four rounds later, in round 12.
-    assert candidates[:13] == [2, 2, *[0] * 10, 2]
+    # The round after a chunk is on its way when the chunk comes: it failed in rounds 3, 5 and 8, and is asked next in 13.
+    assert candidates[:14] == [2, 2, 2, *[0] * 10, 2]
 
 
 async def test_a_retriever_of_another_release_is_a_recorded_failure():
