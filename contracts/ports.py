@@ -28,7 +28,8 @@ class VerifierDescription:
     """A verifier replica: its target, its algorithms and its limits.
 
     `max_rows`: candidates a round may have, the anchor not counted. `plain_step_us`: measured median of a
-    one-row pass; 0 before the first measurement.
+    one-row pass; 0 before the first measurement. `kv_tokens_cached`: how many of the free tokens hold prefixes of closed
+    sessions until the room is needed. `kv_token_bytes`: bytes of one token's KV; 0 where it is not stated.
     """
 
     target: TargetIdentity
@@ -38,6 +39,8 @@ class VerifierDescription:
     kv_tokens_total: int
     kv_tokens_free: int
     plain_step_us: float = 0.0
+    kv_tokens_cached: int = 0
+    kv_token_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class OpenSession:
     """Opens a session: prefills prompt[:-1]; the last prompt token is the first anchor. Idempotent by session id.
 
     `published`: how many tokens at the prompt's end were already published to the client by an earlier replica; they
-    count towards min and max tokens.
+    count towards min and max tokens. `cache_scope`: sessions of equal scopes may share the KV of a common prompt start,
+    which the time to open tells; others never do.
     """
 
     session_id: str
@@ -54,17 +58,19 @@ class OpenSession:
     prompt: npt.NDArray[np.int64]
     published: int = 0
     lease_ms: int = 60_000
+    cache_scope: str = ""
 
 
 @dataclass(frozen=True)
 class SessionOpened:
-    """generation 0 is the state right after prefill."""
+    """generation 0 is the state right after prefill. `cached_tokens`: prompt tokens whose KV was there already."""
 
     session_id: str
     generation: int
     prefix_len: int
     prefill_us: float
     queue_us: float = 0.0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,15 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts. `completion` counts every published token, the stopping one included, as vLLM does."""
+    """Token counts. `completion` counts every published token, the stopping one included, as vLLM does. `cached`: prompt
+    tokens that the verifier had the KV of when the request's first session opened.
+    """
 
     prompt: int
     completion: int
     proposed: int
     accepted: int
+    cached: int = 0
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,15 @@ class Metrics:
         self._overhead = meter.create_histogram(
             names.METRIC_ROUND_OVERHEAD, "us", "Round time outside target, selection, proposal and retrieval"
         )
+        self._asked = meter.create_counter(names.METRIC_PREFIX_QUERIES, "{token}", "Prompt tokens of opened sessions")
+        self._hits = meter.create_counter(
+            names.METRIC_PREFIX_HITS, "{token}", "Prompt tokens whose KV the verifier had already"
+        )
+
+    def opened(self, *, prompt: int, cached: int) -> None:
+        """Adds a request's first session: its prompt's length, and how much of it was not prefilled."""
+        self._asked.add(prompt)
+        self._hits.add(cached)
 
     def round(self, graph: CandidateGraph, ledger: RoundLedger, *, verifier: str) -> None:
         """Adds one round."""

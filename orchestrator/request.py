@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from contracts.errors import InvalidArgument
+from contracts.manifest import sha256_hex
 from contracts.sampling import SamplingPolicy
 
 MAX_DEADLINE_MS = 24 * 3600 * 1000
@@ -19,6 +21,7 @@ class GenerateRequest:
     candidates per round over all sources, the anchor not counted; 0 turns speculation off; None takes the default.
     verifier: "" takes greedy at temperature 0 and membership above it. deadline_ms: from the call on; generation then
     ends with what is published. indexes, options: by source name. expected_manifest_hash: refuse any other manifest.
+    cache_salt: the KV of prompt starts is shared only with requests of this salt, and of the same tenant.
     """
 
     prompt_ids: tuple[int, ...] | None = None
@@ -37,6 +40,12 @@ class GenerateRequest:
     options: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     request_id: str = ""
     expected_manifest_hash: str = ""
+    cache_salt: str = ""
+
+    @property
+    def cache_scope(self) -> str:
+        """What the verifier may share KV within. A digest of the pair, so that no salt of one tenant meets another's."""
+        return sha256_hex(json.dumps([self.tenant, self.cache_salt]).encode())
 
     @property
     def prompt_field(self) -> str:

@@ -75,7 +75,8 @@ class Run:
                     session = await self._open_session()
         except TimeoutError as error:
             raise DeadlineExceeded("deadline_ms", "passed before the session was open") from error
-        self._spans.admitted(session.admitted)
+        self._spans.admitted(session.admitted, cached_tokens=session.cached_tokens)
+        self._metrics.opened(prompt=len(session.admitted.prompt), cached=session.cached_tokens)
         policy, capability = session.admitted.policy, session.admitted.capability
         patience_ms = self._settings.law_deadline_ms if capability.needs_law else self._settings.propose_deadline_ms
         self._text = TextAssembly(self._tokenizer, policy.stop_strings, min_tokens=policy.min_tokens)
@@ -101,7 +102,14 @@ class Run:
     async def _open_session(self) -> Session:
         admitted = await self._admit()
         while True:
-            session = Session(self._new_name(), admitted, self._peers, self._settings, tenant=self._request.tenant)
+            session = Session(
+                self._new_name(),
+                admitted,
+                self._peers,
+                self._settings,
+                tenant=self._request.tenant,
+                cache_scope=self._request.cache_scope,
+            )
             self._sessions.append(session)
             try:
                 await session.open()
@@ -183,7 +191,13 @@ class Run:
         ledger = sum_ledgers(self._ledgers, plain_step_us=await self._plain_step_us())
         return Final(
             finish=self.finish,
-            usage=Usage(len(session.admitted.prompt), session.published, ledger.candidates, ledger.accepted),
+            usage=Usage(
+                prompt=len(session.admitted.prompt),
+                completion=session.published,
+                proposed=ledger.candidates,
+                accepted=ledger.accepted,
+                cached=session.cached_tokens,
+            ),
             certificate=Certificate(
                 verifier=capability.name,
                 exactness=capability.exactness,

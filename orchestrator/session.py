@@ -42,7 +42,14 @@ class Session:
     """Mutable state of one request over all the replicas it lives on. Session ids are `<name>.<number>`."""
 
     def __init__(
-        self, name: str, admitted: Admitted, peers: Peers, settings: OrchestratorSettings, *, tenant: str
+        self,
+        name: str,
+        admitted: Admitted,
+        peers: Peers,
+        settings: OrchestratorSettings,
+        *,
+        tenant: str,
+        cache_scope: str,
     ) -> None:
         self.admitted = admitted
         self.manifest: Manifest = admitted.manifest
@@ -50,11 +57,13 @@ class Session:
         self.sources: tuple[CandidateSource, ...] = ()
         self.parents: list[str] = []
         self.prefill_us = 0.0
+        self.cached_tokens = 0
         self.round_id = 0
         self._name = name
         self._peers = peers
         self._settings = settings
         self._tenant = tenant
+        self._cache_scope = cache_scope
         self._generation = 0
         self._ids: list[str] = []
         self._proposers: list[ProposerSession] = []
@@ -91,10 +100,13 @@ class Session:
                 prompt=self.frontier.tokens,
                 published=self.published,
                 lease_ms=self._settings.lease_ms,
+                cache_scope=self._cache_scope,
             ),
             self._settings,
         )
         self.prefill_us += opened.prefill_us
+        if self.sessions == 1:
+            self.cached_tokens = opened.cached_tokens
         self._generation, self.round_id = opened.generation, 0
 
     async def reopen(self) -> None:

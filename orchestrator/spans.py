@@ -104,8 +104,8 @@ class Spans:
                 child.end(started_ns + int(end_us * 1000))
             at_us = end_us
 
-    def admitted(self, admitted: Admitted) -> None:
-        """The request's sealed facts on the root."""
+    def admitted(self, admitted: Admitted, *, cached_tokens: int) -> None:
+        """The request's sealed facts on the root, and how much of its prompt was not prefilled."""
         if self.root.is_recording():
             self.root.set_attributes(
                 {
@@ -114,6 +114,7 @@ class Spans:
                     names.GEN_AI_TEMPERATURE: admitted.policy.temperature,
                     names.GEN_AI_MAX_TOKENS: admitted.policy.max_tokens,
                     names.GEN_AI_INPUT_TOKENS: len(admitted.prompt),
+                    names.GEN_AI_CACHED_TOKENS: cached_tokens,
                     names.VERIFIER: admitted.capability.name,
                     names.EXACTNESS: admitted.capability.exactness.value,
                 }

@@ -30,6 +30,8 @@ def check_opening(
     manifest, policy = request.manifest, request.policy
     if not 1 <= len(request.session_id) <= MAX_ID_CHARS:
         raise InvalidArgument("session_id", f"{len(request.session_id)} characters, 1 to {MAX_ID_CHARS} allowed")
+    if len(request.cache_scope) > MAX_ID_CHARS:
+        raise InvalidArgument("cache_scope", f"{len(request.cache_scope)} characters, at most {MAX_ID_CHARS} allowed")
     if not 1 <= request.lease_ms <= MAX_LEASE_MS:
         raise InvalidArgument("lease_ms", f"{request.lease_ms} is outside [1, {MAX_LEASE_MS}]")
     check_sampling(policy, vocab_size=target.vocab_size)

@@ -37,6 +37,7 @@ def encode_request(request: GenerateRequest) -> pb.GenerateRequest:
         indexes=dict(request.indexes),
         options={name: pb.SourceOptions(values=dict(values)) for name, values in request.options.items()},
         expected_manifest_hash=request.expected_manifest_hash,
+        cache_salt=request.cache_salt,
     )
     for name in ("node_budget", "max_depth", "deadline_ms"):
         value = getattr(request, name)
@@ -87,6 +88,7 @@ def decode_request(message: pb.GenerateRequest) -> GenerateRequest:
         options={name: dict(options.values) for name, options in message.options.items()},
         request_id=message.request_id,
         expected_manifest_hash=message.expected_manifest_hash,
+        cache_salt=message.cache_salt,
     )
 
 
@@ -100,6 +102,7 @@ def _check_sizes(message: pb.GenerateRequest) -> None:
         ("options", len(message.options), MAX_SOURCES),
         ("request_id", len(message.request_id), MAX_ID_CHARS),
         ("tenant", len(message.tenant), MAX_ID_CHARS),
+        ("cache_salt", len(message.cache_salt), MAX_ID_CHARS),
     )
     for field, size, limit in sizes:
         if size > limit:
@@ -125,6 +128,7 @@ def encode_event(event: GenerateEvent) -> pb.GenerateResponse:
                 completion_tokens=event.usage.completion,
                 proposed_tokens=event.usage.proposed,
                 accepted_tokens=event.usage.accepted,
+                cached_tokens=event.usage.cached,
             ),
             certificate=_encode_certificate(event.certificate),
             stop_string=event.stop_string,
@@ -149,7 +153,13 @@ def decode_event(message: pb.GenerateResponse) -> GenerateEvent:
         usage = finished.usage
         return Final(
             finish=FINISHES.decode(finished.reason, "finished.reason"),
-            usage=Usage(usage.prompt_tokens, usage.completion_tokens, usage.proposed_tokens, usage.accepted_tokens),
+            usage=Usage(
+                prompt=usage.prompt_tokens,
+                completion=usage.completion_tokens,
+                proposed=usage.proposed_tokens,
+                accepted=usage.accepted_tokens,
+                cached=usage.cached_tokens,
+            ),
             certificate=_decode_certificate(finished.certificate),
             stop_string=finished.stop_string if finished.HasField("stop_string") else None,
             stop_id=finished.stop_id if finished.HasField("stop_id") else None,

@@ -40,6 +40,8 @@ def encode_description(description: VerifierDescription) -> pb.VerifierServiceDe
         kv_tokens_total=description.kv_tokens_total,
         kv_tokens_free=description.kv_tokens_free,
         plain_step_us=description.plain_step_us,
+        kv_tokens_cached=description.kv_tokens_cached,
+        kv_token_bytes=description.kv_token_bytes,
     )
 
 
@@ -53,6 +55,8 @@ def decode_description(message: pb.VerifierServiceDescribeResponse) -> VerifierD
         kv_tokens_total=message.kv_tokens_total,
         kv_tokens_free=message.kv_tokens_free,
         plain_step_us=duration(message.plain_step_us, "plain_step_us"),
+        kv_tokens_cached=message.kv_tokens_cached,
+        kv_token_bytes=message.kv_token_bytes,
     )
 
 
@@ -65,6 +69,7 @@ def encode_open(request: OpenSession) -> pb.VerifierServiceOpenSessionRequest:
         prompt=encode_ints(request.prompt, UINT32, "prompt"),
         published=within(request.published, "published", 0, MAX_PREFIX),
         lease_ms=within(request.lease_ms, "lease_ms", 1, 2**32 - 1),
+        cache_scope=request.cache_scope,
     )
 
 
@@ -77,6 +82,7 @@ def decode_open(message: pb.VerifierServiceOpenSessionRequest) -> OpenSession:
         prompt=decode_ints(message.prompt, UINT32, "prompt", limit=MAX_PREFIX),
         published=within(message.published, "published", 0, MAX_PREFIX),
         lease_ms=within(message.lease_ms, "lease_ms", 1, 2**32 - 1),
+        cache_scope=message.cache_scope,
     )
 
 
@@ -93,6 +99,7 @@ def decode_opened(message: pb.VerifierServiceOpenSessionResponse) -> SessionOpen
         prefix_len=message.prefix_len,
         prefill_us=duration(message.prefill_us, "prefill_us"),
         queue_us=duration(message.queue_us, "queue_us"),
+        cached_tokens=message.cached_tokens,
     )
 
 

@@ -28,7 +28,7 @@ from protos.draftproof.v1 import receipt_pb2 as protos_dot_draftproof_dot_v1_dot
 from protos.draftproof.v1 import sampling_pb2 as protos_dot_draftproof_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/draftproof/v1/generate.proto\x12\rdraftproof.v1\x1a%protos/draftproof/v1/capability.proto\x1a!protos/draftproof/v1/ledger.proto\x1a\"protos/draftproof/v1/receipt.proto\x1a#protos/draftproof/v1/sampling.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"4\n\x04\x43hat\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.draftproof.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"x\n\rSourceOptions\x12\x38\n\x06values\x18\x01 \x03(\x0b\x32(.draftproof.v1.SourceOptions.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xd0\x05\n\x0fGenerateRequest\x12,\n\ttoken_ids\x18\x01 \x01(\x0b\x32\x17.draftproof.v1.TokenIdsH\x00\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x13.draftproof.v1.ChatH\x00\x12/\n\x08sampling\x18\x04 \x01(\x0b\x32\x1d.draftproof.v1.SamplingPolicy\x12\x0f\n\x07sources\x18\x05 \x03(\t\x12\x17\n\x0fspeculation_off\x18\x06 \x01(\x08\x12\x18\n\x0bnode_budget\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\tmax_depth\x18\x08 \x01(\x03H\x02\x88\x01\x01\x12\x10\n\x08verifier\x18\t \x01(\t\x12+\n\texactness\x18\n \x01(\x0e\x32\x18.draftproof.v1.Exactness\x12\x18\n\x0b\x64\x65\x61\x64line_ms\x18\x0b \x01(\x03H\x03\x88\x01\x01\x12\x12\n\nrequest_id\x18\x0c \x01(\t\x12\x0e\n\x06tenant\x18\r \x01(\t\x12<\n\x07indexes\x18\x0e \x03(\x0b\x32+.draftproof.v1.GenerateRequest.IndexesEntry\x12<\n\x07options\x18\x0f \x03(\x0b\x32+.draftproof.v1.GenerateRequest.OptionsEntry\x12\x1e\n\x16\x65xpected_manifest_hash\x18\x10 \x01(\t\x1a.\n\x0cIndexesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1aL\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.draftproof.v1.SourceOptions:\x02\x38\x01\x42\x08\n\x06promptB\x0e\n\x0c_node_budgetB\x0c\n\n_max_depthB\x0e\n\x0c_deadline_ms\"w\n\x10GenerateResponse\x12-\n\tpublished\x18\x01 \x01(\x0b\x32\x18.draftproof.v1.PublishedH\x00\x12+\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x17.draftproof.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\xd4\x01\n\tRoundInfo\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x12\n\nround_hash\x18\x03 \x01(\t\x12\x12\n\nprefix_len\x18\x04 \x01(\x04\x12\x12\n\ncandidates\x18\x05 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x06 \x01(\r\x12\'\n\x07\x63losing\x18\x07 \x01(\x0e\x32\x16.draftproof.v1.Closing\x12*\n\x06ledger\x18\x08 \x01(\x0b\x32\x1a.draftproof.v1.RoundLedger\"\x84\x01\n\tPublished\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12-\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1b.draftproof.v1.TokenLogprob\x12\'\n\x05round\x18\x04 \x01(\x0b\x32\x18.draftproof.v1.RoundInfo\"k\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x04\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x04\x12\x17\n\x0fproposed_tokens\x18\x03 \x01(\x04\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x04 \x01(\x04\"\xbb\x03\n\x0b\x43\x65rtificate\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12+\n\texactness\x18\x02 \x01(\x0e\x32\x18.draftproof.v1.Exactness\x12\x0f\n\x07promise\x18\x03 \x01(\t\x12\x15\n\rmanifest_hash\x18\x04 \x01(\t\x12\x10\n\x08manifest\x18\x05 \x01(\x0c\x12\x0f\n\x07parents\x18\x06 \x03(\t\x12(\n\x06ledger\x18\x07 \x01(\x0b\x32\x18.draftproof.v1.LedgerSum\x12:\n\x08\x66\x61ilures\x18\x08 \x03(\x0b\x32(.draftproof.v1.Certificate.FailuresEntry\x12\x36\n\x06\x61\x62sent\x18\t \x03(\x0b\x32&.draftproof.v1.Certificate.AbsentEntry\x12\x12\n\nprefill_us\x18\n \x01(\x01\x12\x10\n\x08sessions\x18\x0b \x01(\r\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0b\x41\x62sentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xd9\x01\n\x08\x46inished\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.draftproof.v1.FinishReason\x12#\n\x05usage\x18\x02 \x01(\x0b\x32\x14.draftproof.v1.Usage\x12/\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0b\x32\x1a.draftproof.v1.Certificate\x12\x18\n\x0bstop_string\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07stop_id\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x0e\n\x0c_stop_stringB\n\n\x08_stop_id2`\n\x0fGenerateService\x12M\n\x08Generate\x12\x1e.draftproof.v1.GenerateRequest\x1a\x1f.draftproof.v1.GenerateResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/draftproof/v1/generate.proto\x12\rdraftproof.v1\x1a%protos/draftproof/v1/capability.proto\x1a!protos/draftproof/v1/ledger.proto\x1a\"protos/draftproof/v1/receipt.proto\x1a#protos/draftproof/v1/sampling.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"4\n\x04\x43hat\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.draftproof.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"x\n\rSourceOptions\x12\x38\n\x06values\x18\x01 \x03(\x0b\x32(.draftproof.v1.SourceOptions.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xe4\x05\n\x0fGenerateRequest\x12,\n\ttoken_ids\x18\x01 \x01(\x0b\x32\x17.draftproof.v1.TokenIdsH\x00\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12#\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x13.draftproof.v1.ChatH\x00\x12/\n\x08sampling\x18\x04 \x01(\x0b\x32\x1d.draftproof.v1.SamplingPolicy\x12\x0f\n\x07sources\x18\x05 \x03(\t\x12\x17\n\x0fspeculation_off\x18\x06 \x01(\x08\x12\x18\n\x0bnode_budget\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\tmax_depth\x18\x08 \x01(\x03H\x02\x88\x01\x01\x12\x10\n\x08verifier\x18\t \x01(\t\x12+\n\texactness\x18\n \x01(\x0e\x32\x18.draftproof.v1.Exactness\x12\x18\n\x0b\x64\x65\x61\x64line_ms\x18\x0b \x01(\x03H\x03\x88\x01\x01\x12\x12\n\nrequest_id\x18\x0c \x01(\t\x12\x0e\n\x06tenant\x18\r \x01(\t\x12<\n\x07indexes\x18\x0e \x03(\x0b\x32+.draftproof.v1.GenerateRequest.IndexesEntry\x12<\n\x07options\x18\x0f \x03(\x0b\x32+.draftproof.v1.GenerateRequest.OptionsEntry\x12\x1e\n\x16\x65xpected_manifest_hash\x18\x10 \x01(\t\x12\x12\n\ncache_salt\x18\x11 \x01(\t\x1a.\n\x0cIndexesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1aL\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.draftproof.v1.SourceOptions:\x02\x38\x01\x42\x08\n\x06promptB\x0e\n\x0c_node_budgetB\x0c\n\n_max_depthB\x0e\n\x0c_deadline_ms\"w\n\x10GenerateResponse\x12-\n\tpublished\x18\x01 \x01(\x0b\x32\x18.draftproof.v1.PublishedH\x00\x12+\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x17.draftproof.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\xd4\x01\n\tRoundInfo\x12\x10\n\x08round_id\x18\x01 \x01(\x04\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x12\n\nround_hash\x18\x03 \x01(\t\x12\x12\n\nprefix_len\x18\x04 \x01(\x04\x12\x12\n\ncandidates\x18\x05 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x06 \x01(\r\x12\'\n\x07\x63losing\x18\x07 \x01(\x0e\x32\x16.draftproof.v1.Closing\x12*\n\x06ledger\x18\x08 \x01(\x0b\x32\x1a.draftproof.v1.RoundLedger\"\x84\x01\n\tPublished\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12-\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1b.draftproof.v1.TokenLogprob\x12\'\n\x05round\x18\x04 \x01(\x0b\x32\x18.draftproof.v1.RoundInfo\"\x82\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x04\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x04\x12\x17\n\x0fproposed_tokens\x18\x03 \x01(\x04\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x04 \x01(\x04\x12\x15\n\rcached_tokens\x18\x05 \x01(\x04\"\xbb\x03\n\x0b\x43\x65rtificate\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12+\n\texactness\x18\x02 \x01(\x0e\x32\x18.draftproof.v1.Exactness\x12\x0f\n\x07promise\x18\x03 \x01(\t\x12\x15\n\rmanifest_hash\x18\x04 \x01(\t\x12\x10\n\x08manifest\x18\x05 \x01(\x0c\x12\x0f\n\x07parents\x18\x06 \x03(\t\x12(\n\x06ledger\x18\x07 \x01(\x0b\x32\x18.draftproof.v1.LedgerSum\x12:\n\x08\x66\x61ilures\x18\x08 \x03(\x0b\x32(.draftproof.v1.Certificate.FailuresEntry\x12\x36\n\x06\x61\x62sent\x18\t \x03(\x0b\x32&.draftproof.v1.Certificate.AbsentEntry\x12\x12\n\nprefill_us\x18\n \x01(\x01\x12\x10\n\x08sessions\x18\x0b \x01(\r\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0b\x41\x62sentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xd9\x01\n\x08\x46inished\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.draftproof.v1.FinishReason\x12#\n\x05usage\x18\x02 \x01(\x0b\x32\x14.draftproof.v1.Usage\x12/\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0b\x32\x1a.draftproof.v1.Certificate\x12\x18\n\x0bstop_string\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07stop_id\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x0e\n\x0c_stop_stringB\n\n\x08_stop_id2`\n\x0fGenerateService\x12M\n\x08Generate\x12\x1e.draftproof.v1.GenerateRequest\x1a\x1f.draftproof.v1.GenerateResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,27 +56,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SOURCEOPTIONS_VALUESENTRY']._serialized_start=401
   _globals['_SOURCEOPTIONS_VALUESENTRY']._serialized_end=446
   _globals['_GENERATEREQUEST']._serialized_start=449
-  _globals['_GENERATEREQUEST']._serialized_end=1169
-  _globals['_GENERATEREQUEST_INDEXESENTRY']._serialized_start=989
-  _globals['_GENERATEREQUEST_INDEXESENTRY']._serialized_end=1035
-  _globals['_GENERATEREQUEST_OPTIONSENTRY']._serialized_start=1037
-  _globals['_GENERATEREQUEST_OPTIONSENTRY']._serialized_end=1113
-  _globals['_GENERATERESPONSE']._serialized_start=1171
-  _globals['_GENERATERESPONSE']._serialized_end=1290
-  _globals['_ROUNDINFO']._serialized_start=1293
-  _globals['_ROUNDINFO']._serialized_end=1505
-  _globals['_PUBLISHED']._serialized_start=1508
-  _globals['_PUBLISHED']._serialized_end=1640
-  _globals['_USAGE']._serialized_start=1642
-  _globals['_USAGE']._serialized_end=1749
-  _globals['_CERTIFICATE']._serialized_start=1752
-  _globals['_CERTIFICATE']._serialized_end=2195
-  _globals['_CERTIFICATE_FAILURESENTRY']._serialized_start=2101
-  _globals['_CERTIFICATE_FAILURESENTRY']._serialized_end=2148
-  _globals['_CERTIFICATE_ABSENTENTRY']._serialized_start=2150
-  _globals['_CERTIFICATE_ABSENTENTRY']._serialized_end=2195
-  _globals['_FINISHED']._serialized_start=2198
-  _globals['_FINISHED']._serialized_end=2415
-  _globals['_GENERATESERVICE']._serialized_start=2417
-  _globals['_GENERATESERVICE']._serialized_end=2513
+  _globals['_GENERATEREQUEST']._serialized_end=1189
+  _globals['_GENERATEREQUEST_INDEXESENTRY']._serialized_start=1009
+  _globals['_GENERATEREQUEST_INDEXESENTRY']._serialized_end=1055
+  _globals['_GENERATEREQUEST_OPTIONSENTRY']._serialized_start=1057
+  _globals['_GENERATEREQUEST_OPTIONSENTRY']._serialized_end=1133
+  _globals['_GENERATERESPONSE']._serialized_start=1191
+  _globals['_GENERATERESPONSE']._serialized_end=1310
+  _globals['_ROUNDINFO']._serialized_start=1313
+  _globals['_ROUNDINFO']._serialized_end=1525
+  _globals['_PUBLISHED']._serialized_start=1528
+  _globals['_PUBLISHED']._serialized_end=1660
+  _globals['_USAGE']._serialized_start=1663
+  _globals['_USAGE']._serialized_end=1793
+  _globals['_CERTIFICATE']._serialized_start=1796
+  _globals['_CERTIFICATE']._serialized_end=2239
+  _globals['_CERTIFICATE_FAILURESENTRY']._serialized_start=2145
+  _globals['_CERTIFICATE_FAILURESENTRY']._serialized_end=2192
+  _globals['_CERTIFICATE_ABSENTENTRY']._serialized_start=2194
+  _globals['_CERTIFICATE_ABSENTENTRY']._serialized_end=2239
+  _globals['_FINISHED']._serialized_start=2242
+  _globals['_FINISHED']._serialized_end=2459
+  _globals['_GENERATESERVICE']._serialized_start=2461
+  _globals['_GENERATESERVICE']._serialized_end=2557
 # @@protoc_insertion_point(module_scope)

@@ -203,6 +203,7 @@ class GenerateRequest(_message.Message):
     INDEXES_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     EXPECTED_MANIFEST_HASH_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text, used as it stands."""
     speculation_off: _builtins.bool
@@ -223,6 +224,8 @@ class GenerateRequest(_message.Message):
     """Whose data may be used; empty: the public tenant."""
     expected_manifest_hash: _builtins.str
     """Refuse to act under any other manifest than this one (SHA-256, hex); empty: any."""
+    cache_salt: _builtins.str
+    """Shares the KV of prompt starts only with requests of this salt, and of the same tenant."""
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
         """Token ids."""
@@ -266,10 +269,11 @@ class GenerateRequest(_message.Message):
         indexes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         options: _abc.Mapping[_builtins.str, Global___SourceOptions] | None = ...,
         expected_manifest_hash: _builtins.str = ...,
+        cache_salt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms", "_max_depth", b"_max_depth", "_node_budget", b"_node_budget", "chat", b"chat", "deadline_ms", b"deadline_ms", "max_depth", b"max_depth", "node_budget", b"node_budget", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms", "_max_depth", b"_max_depth", "_node_budget", b"_node_budget", "chat", b"chat", "deadline_ms", b"deadline_ms", "exactness", b"exactness", "expected_manifest_hash", b"expected_manifest_hash", "indexes", b"indexes", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sources", b"sources", "speculation_off", b"speculation_off", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids", "verifier", b"verifier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms", "_max_depth", b"_max_depth", "_node_budget", b"_node_budget", "cache_salt", b"cache_salt", "chat", b"chat", "deadline_ms", b"deadline_ms", "exactness", b"exactness", "expected_manifest_hash", b"expected_manifest_hash", "indexes", b"indexes", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sources", b"sources", "speculation_off", b"speculation_off", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids", "verifier", b"verifier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_ms: _TypeAlias = _typing.Literal["deadline_ms"]  # noqa: Y015
     _WhichOneofArgType__deadline_ms: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms"]  # noqa: Y015
@@ -424,6 +428,7 @@ class Usage(_message.Message):
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     PROPOSED_TOKENS_FIELD_NUMBER: _builtins.int
     ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Prompt tokens."""
     completion_tokens: _builtins.int
@@ -432,6 +437,8 @@ class Usage(_message.Message):
     """Candidates verified."""
     accepted_tokens: _builtins.int
     """Candidates accepted."""
+    cached_tokens: _builtins.int
+    """Prompt tokens whose KV the verifier had already when the request's first session opened there."""
     def __init__(
         self,
         *,
@@ -439,10 +446,11 @@ class Usage(_message.Message):
         completion_tokens: _builtins.int = ...,
         proposed_tokens: _builtins.int = ...,
         accepted_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "proposed_tokens", b"proposed_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "proposed_tokens", b"proposed_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -32,7 +32,7 @@ from protos.draftproof.v1 import sampling_pb2 as protos_dot_draftproof_dot_v1_do
 from protos.draftproof.v1 import vector_pb2 as protos_dot_draftproof_dot_v1_dot_vector__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/draftproof/v1/verifier.proto\x12\rdraftproof.v1\x1a$protos/draftproof/v1/candidate.proto\x1a%protos/draftproof/v1/capability.proto\x1a!protos/draftproof/v1/errors.proto\x1a!protos/draftproof/v1/hidden.proto\x1a#protos/draftproof/v1/manifest.proto\x1a\"protos/draftproof/v1/receipt.proto\x1a#protos/draftproof/v1/sampling.proto\x1a!protos/draftproof/v1/vector.proto\" \n\x1eVerifierServiceDescribeRequest\"\xf4\x01\n\x1fVerifierServiceDescribeResponse\x12-\n\x06target\x18\x01 \x01(\x0b\x32\x1d.draftproof.v1.TargetIdentity\x12\x37\n\x0c\x63\x61pabilities\x18\x02 \x03(\x0b\x32!.draftproof.v1.VerifierCapability\x12\x0f\n\x07\x65os_ids\x18\x03 \x03(\r\x12\x10\n\x08max_rows\x18\x04 \x01(\r\x12\x17\n\x0fkv_tokens_total\x18\x05 \x01(\x04\x12\x16\n\x0ekv_tokens_free\x18\x06 \x01(\x04\x12\x15\n\rplain_step_us\x18\x07 \x01(\x01\"\xdd\x01\n!VerifierServiceOpenSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12)\n\x08manifest\x18\x02 \x01(\x0b\x32\x17.draftproof.v1.Manifest\x12-\n\x06policy\x18\x03 \x01(\x0b\x32\x1d.draftproof.v1.SamplingPolicy\x12%\n\x06prompt\x18\x04 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12\x11\n\tpublished\x18\x05 \x01(\x04\x12\x10\n\x08lease_ms\x18\x06 \x01(\r\"\x86\x01\n\"VerifierServiceOpenSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x12\n\nprefix_len\x18\x03 \x01(\x04\x12\x12\n\nprefill_us\x18\x04 \x01(\x01\x12\x10\n\x08queue_us\x18\x05 \x01(\x01\"\xc0\x01\n\rVerifyRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x13\n\x0btraceparent\x18\x02 \x01(\t\x12.\n\x08manifest\x18\x03 \x01(\x0b\x32\x1c.draftproof.v1.RoundManifest\x12,\n\x05graph\x18\x04 \x01(\x0b\x32\x1d.draftproof.v1.CandidateGraph\x12\x16\n\x0epayload_digest\x18\x05 \x01(\t\x12\x13\n\x0b\x61\x63knowledge\x18\x06 \x01(\x03\"\x82\x01\n\x0eVerifyResponse\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12)\n\x07receipt\x18\x02 \x01(\x0b\x32\x16.draftproof.v1.ReceiptH\x00\x12)\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x18.draftproof.v1.ErrorInfoH\x00\x42\t\n\x07outcome\"9\n\x11GetReceiptRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08round_id\x18\x02 \x01(\x04\"=\n\x12GetReceiptResponse\x12\'\n\x07receipt\x18\x01 \x01(\x0b\x32\x16.draftproof.v1.Receipt\"F\n\x13\x45xportHiddenRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x0c\n\x04stop\x18\x03 \x01(\x04\"?\n\x14\x45xportHiddenResponse\x12\'\n\x04rows\x18\x01 \x01(\x0b\x32\x19.draftproof.v1.HiddenRows\"8\n\"VerifierServiceCloseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"%\n#VerifierServiceCloseSessionResponse2\xde\x04\n\x0fVerifierService\x12i\n\x08\x44\x65scribe\x12-.draftproof.v1.VerifierServiceDescribeRequest\x1a..draftproof.v1.VerifierServiceDescribeResponse\x12r\n\x0bOpenSession\x12\x30.draftproof.v1.VerifierServiceOpenSessionRequest\x1a\x31.draftproof.v1.VerifierServiceOpenSessionResponse\x12I\n\x06Verify\x12\x1c.draftproof.v1.VerifyRequest\x1a\x1d.draftproof.v1.VerifyResponse(\x01\x30\x01\x12Q\n\nGetReceipt\x12 .draftproof.v1.GetReceiptRequest\x1a!.draftproof.v1.GetReceiptResponse\x12W\n\x0c\x45xportHidden\x12\".draftproof.v1.ExportHiddenRequest\x1a#.draftproof.v1.ExportHiddenResponse\x12u\n\x0c\x43loseSession\x12\x31.draftproof.v1.VerifierServiceCloseSessionRequest\x1a\x32.draftproof.v1.VerifierServiceCloseSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/draftproof/v1/verifier.proto\x12\rdraftproof.v1\x1a$protos/draftproof/v1/candidate.proto\x1a%protos/draftproof/v1/capability.proto\x1a!protos/draftproof/v1/errors.proto\x1a!protos/draftproof/v1/hidden.proto\x1a#protos/draftproof/v1/manifest.proto\x1a\"protos/draftproof/v1/receipt.proto\x1a#protos/draftproof/v1/sampling.proto\x1a!protos/draftproof/v1/vector.proto\" \n\x1eVerifierServiceDescribeRequest\"\xa6\x02\n\x1fVerifierServiceDescribeResponse\x12-\n\x06target\x18\x01 \x01(\x0b\x32\x1d.draftproof.v1.TargetIdentity\x12\x37\n\x0c\x63\x61pabilities\x18\x02 \x03(\x0b\x32!.draftproof.v1.VerifierCapability\x12\x0f\n\x07\x65os_ids\x18\x03 \x03(\r\x12\x10\n\x08max_rows\x18\x04 \x01(\r\x12\x17\n\x0fkv_tokens_total\x18\x05 \x01(\x04\x12\x16\n\x0ekv_tokens_free\x18\x06 \x01(\x04\x12\x15\n\rplain_step_us\x18\x07 \x01(\x01\x12\x18\n\x10kv_tokens_cached\x18\x08 \x01(\x04\x12\x16\n\x0ekv_token_bytes\x18\t \x01(\x04\"\xf2\x01\n!VerifierServiceOpenSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12)\n\x08manifest\x18\x02 \x01(\x0b\x32\x17.draftproof.v1.Manifest\x12-\n\x06policy\x18\x03 \x01(\x0b\x32\x1d.draftproof.v1.SamplingPolicy\x12%\n\x06prompt\x18\x04 \x01(\x0b\x32\x15.draftproof.v1.Vector\x12\x11\n\tpublished\x18\x05 \x01(\x04\x12\x10\n\x08lease_ms\x18\x06 \x01(\r\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x07 \x01(\t\"\x9d\x01\n\"VerifierServiceOpenSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x12\n\nprefix_len\x18\x03 \x01(\x04\x12\x12\n\nprefill_us\x18\x04 \x01(\x01\x12\x10\n\x08queue_us\x18\x05 \x01(\x01\x12\x15\n\rcached_tokens\x18\x06 \x01(\x04\"\xc0\x01\n\rVerifyRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x13\n\x0btraceparent\x18\x02 \x01(\t\x12.\n\x08manifest\x18\x03 \x01(\x0b\x32\x1c.draftproof.v1.RoundManifest\x12,\n\x05graph\x18\x04 \x01(\x0b\x32\x1d.draftproof.v1.CandidateGraph\x12\x16\n\x0epayload_digest\x18\x05 \x01(\t\x12\x13\n\x0b\x61\x63knowledge\x18\x06 \x01(\x03\"\x82\x01\n\x0eVerifyResponse\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12)\n\x07receipt\x18\x02 \x01(\x0b\x32\x16.draftproof.v1.ReceiptH\x00\x12)\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x18.draftproof.v1.ErrorInfoH\x00\x42\t\n\x07outcome\"9\n\x11GetReceiptRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08round_id\x18\x02 \x01(\x04\"=\n\x12GetReceiptResponse\x12\'\n\x07receipt\x18\x01 \x01(\x0b\x32\x16.draftproof.v1.Receipt\"F\n\x13\x45xportHiddenRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x04\x12\x0c\n\x04stop\x18\x03 \x01(\x04\"?\n\x14\x45xportHiddenResponse\x12\'\n\x04rows\x18\x01 \x01(\x0b\x32\x19.draftproof.v1.HiddenRows\"8\n\"VerifierServiceCloseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"%\n#VerifierServiceCloseSessionResponse2\xde\x04\n\x0fVerifierService\x12i\n\x08\x44\x65scribe\x12-.draftproof.v1.VerifierServiceDescribeRequest\x1a..draftproof.v1.VerifierServiceDescribeResponse\x12r\n\x0bOpenSession\x12\x30.draftproof.v1.VerifierServiceOpenSessionRequest\x1a\x31.draftproof.v1.VerifierServiceOpenSessionResponse\x12I\n\x06Verify\x12\x1c.draftproof.v1.VerifyRequest\x1a\x1d.draftproof.v1.VerifyResponse(\x01\x30\x01\x12Q\n\nGetReceipt\x12 .draftproof.v1.GetReceiptRequest\x1a!.draftproof.v1.GetReceiptResponse\x12W\n\x0c\x45xportHidden\x12\".draftproof.v1.ExportHiddenRequest\x1a#.draftproof.v1.ExportHiddenResponse\x12u\n\x0c\x43loseSession\x12\x31.draftproof.v1.VerifierServiceCloseSessionRequest\x1a\x32.draftproof.v1.VerifierServiceCloseSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,27 +42,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFIERSERVICEDESCRIBEREQUEST']._serialized_start=346
   _globals['_VERIFIERSERVICEDESCRIBEREQUEST']._serialized_end=378
   _globals['_VERIFIERSERVICEDESCRIBERESPONSE']._serialized_start=381
-  _globals['_VERIFIERSERVICEDESCRIBERESPONSE']._serialized_end=625
-  _globals['_VERIFIERSERVICEOPENSESSIONREQUEST']._serialized_start=628
-  _globals['_VERIFIERSERVICEOPENSESSIONREQUEST']._serialized_end=849
-  _globals['_VERIFIERSERVICEOPENSESSIONRESPONSE']._serialized_start=852
-  _globals['_VERIFIERSERVICEOPENSESSIONRESPONSE']._serialized_end=986
-  _globals['_VERIFYREQUEST']._serialized_start=989
-  _globals['_VERIFYREQUEST']._serialized_end=1181
-  _globals['_VERIFYRESPONSE']._serialized_start=1184
-  _globals['_VERIFYRESPONSE']._serialized_end=1314
-  _globals['_GETRECEIPTREQUEST']._serialized_start=1316
-  _globals['_GETRECEIPTREQUEST']._serialized_end=1373
-  _globals['_GETRECEIPTRESPONSE']._serialized_start=1375
-  _globals['_GETRECEIPTRESPONSE']._serialized_end=1436
-  _globals['_EXPORTHIDDENREQUEST']._serialized_start=1438
-  _globals['_EXPORTHIDDENREQUEST']._serialized_end=1508
-  _globals['_EXPORTHIDDENRESPONSE']._serialized_start=1510
-  _globals['_EXPORTHIDDENRESPONSE']._serialized_end=1573
-  _globals['_VERIFIERSERVICECLOSESESSIONREQUEST']._serialized_start=1575
-  _globals['_VERIFIERSERVICECLOSESESSIONREQUEST']._serialized_end=1631
-  _globals['_VERIFIERSERVICECLOSESESSIONRESPONSE']._serialized_start=1633
-  _globals['_VERIFIERSERVICECLOSESESSIONRESPONSE']._serialized_end=1670
-  _globals['_VERIFIERSERVICE']._serialized_start=1673
-  _globals['_VERIFIERSERVICE']._serialized_end=2279
+  _globals['_VERIFIERSERVICEDESCRIBERESPONSE']._serialized_end=675
+  _globals['_VERIFIERSERVICEOPENSESSIONREQUEST']._serialized_start=678
+  _globals['_VERIFIERSERVICEOPENSESSIONREQUEST']._serialized_end=920
+  _globals['_VERIFIERSERVICEOPENSESSIONRESPONSE']._serialized_start=923
+  _globals['_VERIFIERSERVICEOPENSESSIONRESPONSE']._serialized_end=1080
+  _globals['_VERIFYREQUEST']._serialized_start=1083
+  _globals['_VERIFYREQUEST']._serialized_end=1275
+  _globals['_VERIFYRESPONSE']._serialized_start=1278
+  _globals['_VERIFYRESPONSE']._serialized_end=1408
+  _globals['_GETRECEIPTREQUEST']._serialized_start=1410
+  _globals['_GETRECEIPTREQUEST']._serialized_end=1467
+  _globals['_GETRECEIPTRESPONSE']._serialized_start=1469
+  _globals['_GETRECEIPTRESPONSE']._serialized_end=1530
+  _globals['_EXPORTHIDDENREQUEST']._serialized_start=1532
+  _globals['_EXPORTHIDDENREQUEST']._serialized_end=1602
+  _globals['_EXPORTHIDDENRESPONSE']._serialized_start=1604
+  _globals['_EXPORTHIDDENRESPONSE']._serialized_end=1667
+  _globals['_VERIFIERSERVICECLOSESESSIONREQUEST']._serialized_start=1669
+  _globals['_VERIFIERSERVICECLOSESESSIONREQUEST']._serialized_end=1725
+  _globals['_VERIFIERSERVICECLOSESESSIONRESPONSE']._serialized_start=1727
+  _globals['_VERIFIERSERVICECLOSESESSIONRESPONSE']._serialized_end=1764
+  _globals['_VERIFIERSERVICE']._serialized_start=1767
+  _globals['_VERIFIERSERVICE']._serialized_end=2373
 # @@protoc_insertion_point(module_scope)

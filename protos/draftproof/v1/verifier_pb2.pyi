@@ -56,6 +56,8 @@ class VerifierServiceDescribeResponse(_message.Message):
     KV_TOKENS_TOTAL_FIELD_NUMBER: _builtins.int
     KV_TOKENS_FREE_FIELD_NUMBER: _builtins.int
     PLAIN_STEP_US_FIELD_NUMBER: _builtins.int
+    KV_TOKENS_CACHED_FIELD_NUMBER: _builtins.int
+    KV_TOKEN_BYTES_FIELD_NUMBER: _builtins.int
     max_rows: _builtins.int
     """At most this many candidates a round."""
     kv_tokens_total: _builtins.int
@@ -64,6 +66,10 @@ class VerifierServiceDescribeResponse(_message.Message):
     """Tokens of KV that are free."""
     plain_step_us: _builtins.float
     """Measured median of a one-row pass in microseconds; 0 before the first measurement."""
+    kv_tokens_cached: _builtins.int
+    """Tokens of KV, counted among the free ones, that hold prefixes of closed sessions until the room is needed."""
+    kv_token_bytes: _builtins.int
+    """Bytes that a token of KV takes; 0: not stated."""
     @_builtins.property
     def target(self) -> _manifest_pb2.TargetIdentity:
         """Its target."""
@@ -86,10 +92,12 @@ class VerifierServiceDescribeResponse(_message.Message):
         kv_tokens_total: _builtins.int = ...,
         kv_tokens_free: _builtins.int = ...,
         plain_step_us: _builtins.float = ...,
+        kv_tokens_cached: _builtins.int = ...,
+        kv_token_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "eos_ids", b"eos_ids", "kv_tokens_free", b"kv_tokens_free", "kv_tokens_total", b"kv_tokens_total", "max_rows", b"max_rows", "plain_step_us", b"plain_step_us", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "eos_ids", b"eos_ids", "kv_token_bytes", b"kv_token_bytes", "kv_tokens_cached", b"kv_tokens_cached", "kv_tokens_free", b"kv_tokens_free", "kv_tokens_total", b"kv_tokens_total", "max_rows", b"max_rows", "plain_step_us", b"plain_step_us", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -107,12 +115,15 @@ class VerifierServiceOpenSessionRequest(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     PUBLISHED_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    CACHE_SCOPE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Chosen by the caller."""
     published: _builtins.int
     """How many tokens at the prompt's end were already published by an earlier replica."""
     lease_ms: _builtins.int
     """The session lapses when it is not used for this long, in milliseconds."""
+    cache_scope: _builtins.str
+    """Sessions of equal scopes may share the KV of a common prompt start; others never do."""
     @_builtins.property
     def manifest(self) -> _manifest_pb2.Manifest:
         """What the session acts under."""
@@ -134,10 +145,11 @@ class VerifierServiceOpenSessionRequest(_message.Message):
         prompt: _vector_pb2.Vector | None = ...,
         published: _builtins.int = ...,
         lease_ms: _builtins.int = ...,
+        cache_scope: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "policy", b"policy", "prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms", "manifest", b"manifest", "policy", b"policy", "prompt", b"prompt", "published", b"published", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_scope", b"cache_scope", "lease_ms", b"lease_ms", "manifest", b"manifest", "policy", b"policy", "prompt", b"prompt", "published", b"published", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -154,6 +166,7 @@ class VerifierServiceOpenSessionResponse(_message.Message):
     PREFIX_LEN_FIELD_NUMBER: _builtins.int
     PREFILL_US_FIELD_NUMBER: _builtins.int
     QUEUE_US_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     generation: _builtins.int
@@ -164,6 +177,8 @@ class VerifierServiceOpenSessionResponse(_message.Message):
     """Prefill time in microseconds."""
     queue_us: _builtins.float
     """Waiting time before it in microseconds."""
+    cached_tokens: _builtins.int
+    """Prompt tokens whose KV was there already, and whose prefill was skipped."""
     def __init__(
         self,
         *,
@@ -172,10 +187,11 @@ class VerifierServiceOpenSessionResponse(_message.Message):
         prefix_len: _builtins.int = ...,
         prefill_us: _builtins.float = ...,
         queue_us: _builtins.float = ...,
+        cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "prefill_us", b"prefill_us", "prefix_len", b"prefix_len", "queue_us", b"queue_us", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "generation", b"generation", "prefill_us", b"prefill_us", "prefix_len", b"prefix_len", "queue_us", b"queue_us", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -102,6 +102,7 @@ class FakeVerifier:
         self.open_errors: deque[Exception] = deque()
         self.export_errors: deque[Exception] = deque()
         self.export_at_once = 7
+        self.cached_tokens = 0
         self.down = False
         self.calls: list[str] = []
         self.verified: list[VerifyRequest] = []
@@ -135,7 +136,13 @@ class FakeVerifier:
             self.opened.append(request)
         elif held.request.manifest.hash != request.manifest.hash:
             raise AlreadyExists("session_id", "is open under another manifest")
-        return SessionOpened(request.session_id, held.generation, len(held.frontier), prefill_us=5.0)
+        return SessionOpened(
+            request.session_id,
+            held.generation,
+            len(held.frontier),
+            prefill_us=5.0,
+            cached_tokens=self.cached_tokens,
+        )
 
     async def verify(self, request: VerifyRequest) -> Receipt:
         self._called("verify")

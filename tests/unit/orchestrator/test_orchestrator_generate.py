@@ -208,3 +208,13 @@ async def test_requests_side_by_side_do_not_mix():
     together = await asyncio.gather(*(collect(service.generate(ask(text=text))) for text in ("xy", "pq", "ab")))
     assert [tokens_of(chunks) for chunks, _ in together] == alone
     assert verifier.sessions == {}
+
+
+async def test_the_cache_scope_parts_tenants_and_salts():
+    verifier = FakeVerifier()
+    service = orchestrator(verifier)
+    for tenant, salt in (("", ""), ("a", ""), ("", "a"), ("a", "b"), ("a", "")):
+        await collect(service.generate(ask(tenant=tenant, cache_salt=salt, sources=())))
+    scopes = [request.cache_scope for request in verifier.opened]
+    assert len(set(scopes)) == 4
+    assert scopes[1] == scopes[4]

@@ -146,3 +146,13 @@ async def test_metrics_follow_the_schema_that_dashboards_know(bench):
     assert sum(bench.metric(names.METRIC_ACCEPTED_TOKENS).values()) == final.usage.accepted == 5
     assert bench.metric(names.METRIC_ACCEPTED_PER_POS) == {0: 2, 1: 2, 2: 1}
     assert bench.metric(names.METRIC_SOURCE_ACCEPTED)["oracle"] == 5
+
+
+async def test_cached_prompt_tokens_are_counted_in_usage_metrics_and_trace(bench):
+    bench.verifier.cached_tokens = 3
+    _, final = await collect(bench.orchestrator.generate(REQUEST))
+    assert (final.usage.prompt, final.usage.cached) == (4, 3)
+    assert bench.metric(names.METRIC_PREFIX_QUERIES) == {None: 4}
+    assert bench.metric(names.METRIC_PREFIX_HITS) == {None: 3}
+    (root,) = bench.named(names.SPAN_GENERATE)
+    assert root.attributes[names.GEN_AI_CACHED_TOKENS] == 3

@@ -105,15 +105,15 @@ def test_receipts(sent: Any) -> None:
 
 @given(some.targets, st.lists(some.capabilities, max_size=3), st.lists(some.tokens, max_size=3))
 def test_verifier_descriptions(target: Any, capabilities: Any, eos_ids: list[int]) -> None:
-    sent = VerifierDescription(target, tuple(capabilities), tuple(eos_ids), 64, 1000, 10, 12.5)
+    sent = VerifierDescription(target, tuple(capabilities), tuple(eos_ids), 64, 1000, 10, 12.5, 7, 46080)
     assert verifier.decode_description(through(verifier.encode_description(sent))) == sent
 
 
 @given(some.manifests, some.policies, st.lists(some.tokens, max_size=9), some.counts)
 def test_openings(sealed: Any, policy: SamplingPolicy, prompt: list[int], lease_ms: int) -> None:
-    sent = OpenSession("s", sealed, policy, np.array(prompt, dtype=np.int64), len(prompt), lease_ms + 1)
+    sent = OpenSession("s", sealed, policy, np.array(prompt, dtype=np.int64), len(prompt), lease_ms + 1, "scope")
     assert same(verifier.decode_open(through(verifier.encode_open(sent))), sent)
-    opened = SessionOpened("s", 3, 4, 5.5, 6.5)
+    opened = SessionOpened("s", 3, 4, 5.5, 6.5, 2)
     assert verifier.decode_opened(through(verifier.encode_opened(opened))) == opened
 
 
@@ -235,6 +235,7 @@ def test_generate_requests(prompt: Any, policy: SamplingPolicy, sources: Any, da
         options=data.draw(st.dictionaries(some.names, st.dictionaries(some.texts, st.integers(-9, 9), max_size=2))),
         request_id=data.draw(some.texts),
         expected_manifest_hash=data.draw(some.digests),
+        cache_salt=data.draw(some.names),
     )
     assert generate.decode_request(through(generate.encode_request(sent))) == sent
 
@@ -267,7 +268,7 @@ def test_events(costs: list[float], by_source: dict[str, int], outcome: Any, mic
     certificate = Certificate(
         "greedy", Exactness.EXACT, "p", "h", b"{}", ("q",), total, {"a": "late"}, {"b": "gone"}, micros, 2
     )
-    final = Final(FinishReason.STOP, Usage(1, 2, 3, 4), certificate, "END", 0)
+    final = Final(FinishReason.STOP, Usage(1, 2, 3, 4, 5), certificate, "END", 0)
     for event in (final, replace(final, stop_string=None, stop_id=None, finish=FinishReason.DEADLINE)):
         assert generate.decode_event(through(generate.encode_event(event))) == event
 
