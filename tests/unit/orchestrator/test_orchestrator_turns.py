@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from contracts.errors import Unavailable
 from tests.helpers.fakes import FakeProposer, FakeVerifier, collect, wait_for
 from tests.helpers.generation import ask, orchestrator, tokens_of
@@ -65,7 +67,8 @@ async def test_a_chunk_is_handed_out_when_the_next_round_is_on_its_way():
     first = await anext(events)
     assert len(verifier.verified) == 2, "the chunk came before the next round was sent, or after it was over"
     blocked.set()
-    assert len(tokens_of([first])) == 1 and [event async for event in events]
+    assert len(tokens_of([first])) == 1
+    assert [event async for event in events]
 
 
 async def test_a_source_that_is_slow_in_the_next_round_holds_no_chunk_back():
@@ -88,12 +91,8 @@ async def test_a_failing_round_fails_after_the_chunk_before_it_was_handed_out():
     events = orchestrator(verifier).generate(ask(sources=()))
     first = await anext(events)
     assert first.token_ids
-    try:
+    with pytest.raises(Unavailable, match="verifier"):
         await anext(events)
-    except Unavailable as error:
-        assert error.field == "verifier"
-    else:
-        raise AssertionError("the lost session went unnoticed")
 
 
 async def test_closing_takes_back_the_round_under_way():

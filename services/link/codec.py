@@ -1,0 +1,107 @@
+"""What links carry: the contracts' own records as MessagePack, put together and taken apart by msgspec.
+
+Building protobuf messages field by field was a third of a round's cost outside the target (docs/decisions/0009). Types are
+checked on arrival; what a record means is checked by whoever acts on it, as for calls inside one process. Both ends must
+have been built from the same records: FORMAT names them, and a socket's name holds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Generic, TypeVar, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from contracts.errors import InvalidArgument
+from contracts.hidden import HiddenRows
+from contracts.manifest import RoundManifest
+from contracts.ports import VerifyRequest
+from contracts.proposal import Proposal
+from contracts.receipt import Receipt
+from contracts.retrieval import Retrieval, RetrievalQuery
+from contracts.sampling import SamplingPolicy
+
+T = TypeVar("T")
+
+
+class VerifyQuestion(msgspec.Struct, array_like=True, frozen=True):
+    """One Verify call. traceparent: the caller's span, empty for none."""
+
+    traceparent: str
+    request: VerifyRequest
+
+
+class ProposeQuestion(msgspec.Struct, array_like=True, frozen=True):
+    """One Propose call: `tokens` int64 [n] follow the first `base_len` of the prefix that the connection last carried for
+    this session; policy None: the one last carried.
+    """
+
+    traceparent: str
+    source: str
+    manifest: RoundManifest
+    policy: SamplingPolicy | None
+    base_len: int
+    tokens: npt.NDArray[np.int64]
+    node_budget: int
+    max_depth: int
+    options: Mapping[str, int]
+    hidden: HiddenRows | None
+
+
+class RetrieveQuestion(msgspec.Struct, array_like=True, frozen=True):
+    """One Retrieve call."""
+
+    traceparent: str
+    query: RetrievalQuery
+
+
+def encode(record: Any) -> bytes:
+    """A record's bytes. Raises InvalidArgument for numbers past 64 bits and text that is no Unicode."""
+    try:
+        return _ENCODER.encode(record)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise InvalidArgument("", f"{type(record).__name__} cannot be sent: {error}") from error
+
+
+class Decoder(Generic[T]):
+    """Takes records of one type apart."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        self._decoder = msgspec.msgpack.Decoder(kind, dec_hook=_array)
+
+    def __call__(self, payload: bytes) -> T:
+        """Raises InvalidArgument naming the place for what is no such record, and what the record itself refuses."""
+        try:
+            return self._decoder.decode(payload)
+        except msgspec.MsgspecError as error:
+            raise InvalidArgument("", f"no {self._kind.__name__}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.shape, np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
+    raise NotImplementedError(f"{type(value).__name__} travels over no link")
+
+
+def _array(kind: Any, value: Any) -> npt.NDArray[Any]:
+    # A copy: what is read from a message cannot be written to, and kernels are compiled for arrays that can.
+    shape, data = value
+    return np.frombuffer(data, dtype=_dtype(kind)).reshape(shape).copy()
+
+
+@cache
+def _dtype(kind: Any) -> np.dtype[Any]:
+    """Of npt.NDArray[scalar]."""
+    (scalar,) = get_args(get_args(kind)[1])
+    return np.dtype(scalar).newbyteorder("<")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
+_RECORDS = (VerifyQuestion, Receipt, ProposeQuestion, Proposal, RetrieveQuestion, Retrieval)
+
+FORMAT = hashlib.sha256(repr(msgspec.inspect.multi_type_info(_RECORDS)).encode()).hexdigest()[:8]
