@@ -17,12 +17,15 @@ from services.clients.channel import call, open_channel
 from services.clients.session_stream import SessionStream
 from services.clients.timeouts import Timeouts
 from services.link.client import LinkClient
+from services.link.codec import Decoder, ProposeQuestion, encode
 from services.link.frames import Kind
 from services.status import error_of_info
 from services.wire.candidate import decode_proposal
 from services.wire.capability import decode_source
 from services.wire.manifest import encode_manifest
 from services.wire.proposer import BASE_FIELD, PrefixSender
+
+_proposal = Decoder(Proposal)
 
 
 class ProposerClient:
@@ -74,23 +77,33 @@ class ProposerClient:
 
     async def _ask(self, request: ProposeRequest) -> Proposal:
         if self._link is not None and await self._link.up():
-            answer = await self._ask_link(self._link, request)
-        else:
-            answer = await self._ask_stream(request)
+            return await self._ask_link(self._link, request)
+        answer = await self._ask_stream(request)
         if answer.WhichOneof("outcome") == "error":
             raise error_of_info(answer.error)
         return decode_proposal(answer.proposal)
 
-    async def _ask_link(self, link: LinkClient, request: ProposeRequest) -> pb.ProposeResponse:
+    async def _ask_link(self, link: LinkClient, request: ProposeRequest) -> Proposal:
         session_id = request.manifest.session_id
         generation, sender = self._senders.get(session_id, (0, None))
         if sender is None or generation != link.generation:
             # The peer remembers nothing of an earlier connection.
             sender = PrefixSender()
             self._senders[session_id] = link.generation, sender
-        message = sender.encode(request, call_id=0, traceparent=telemetry.traceparent())
-        answer = await link.ask(Kind.PROPOSE, message.SerializeToString(), timeout_s=self._timeouts.propose_s)
-        return pb.ProposeResponse.FromString(answer)
+        delta = sender.delta(request)
+        question = ProposeQuestion(
+            traceparent=telemetry.traceparent(),
+            source=request.source,
+            manifest=request.manifest,
+            policy=delta.policy,
+            base_len=delta.base_len,
+            tokens=delta.tokens,
+            node_budget=request.node_budget,
+            max_depth=request.max_depth,
+            options=request.options,
+            hidden=request.hidden,
+        )
+        return _proposal(await link.ask(Kind.PROPOSE, encode(question), timeout_s=self._timeouts.propose_s))
 
     async def _ask_stream(self, request: ProposeRequest) -> pb.ProposeResponse:
         session_id = request.manifest.session_id

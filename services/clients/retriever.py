@@ -15,10 +15,13 @@ from services.clients.channel import call, open_channel
 from services.clients.session_stream import SessionStream
 from services.clients.timeouts import Timeouts
 from services.link.client import LinkClient
+from services.link.codec import Decoder, RetrieveQuestion, encode
 from services.link.frames import Kind
 from services.status import error_of_info
 from services.wire.retriever import decode_index, decode_retrieval, encode_output, encode_query
 from services.wire.retriever_parts import decode_reply, encode_part
+
+_retrieval = Decoder(Retrieval)
 
 
 class RetrieverClient:
@@ -39,17 +42,13 @@ class RetrieverClient:
 
     async def retrieve(self, query: RetrievalQuery) -> Retrieval:
         header = telemetry.traceparent()
-        answer: pb.RetrieveResponse
         if self._link is not None and await self._link.up():
-            message = encode_query(query, call_id=0, traceparent=header)
-            answer = pb.RetrieveResponse.FromString(
-                await self._link.ask(Kind.RETRIEVE, message.SerializeToString(), timeout_s=self._timeouts.retrieve_s)
-            )
-        else:
-            answer = await self._stream.ask(
-                lambda call_id, _: encode_query(query, call_id=call_id, traceparent=header),
-                timeout_s=self._timeouts.retrieve_s,
-            )
+            question = encode(RetrieveQuestion(header, query))
+            return _retrieval(await self._link.ask(Kind.RETRIEVE, question, timeout_s=self._timeouts.retrieve_s))
+        answer: pb.RetrieveResponse = await self._stream.ask(
+            lambda call_id, _: encode_query(query, call_id=call_id, traceparent=header),
+            timeout_s=self._timeouts.retrieve_s,
+        )
         if answer.WhichOneof("outcome") == "error":
             raise error_of_info(answer.error)
         return decode_retrieval(answer.retrieval)

@@ -14,6 +14,7 @@ from services.clients.channel import call, open_channel
 from services.clients.session_stream import SessionStream
 from services.clients.timeouts import Timeouts
 from services.link.client import LinkClient
+from services.link.codec import Decoder, VerifyQuestion, encode
 from services.link.frames import Kind
 from services.status import error_of_info
 from services.wire import verifier as wire
@@ -22,6 +23,7 @@ from services.wire.receipt import decode_receipt
 from services.wire.scalars import within
 
 SESSION_KEY = "draftproof-session"
+_receipt = Decoder(Receipt)
 
 
 class VerifierClient:
@@ -54,11 +56,9 @@ class VerifierClient:
 
     async def verify(self, request: VerifyRequest) -> Receipt:
         if self._link is not None and await self._link.up():
-            message = wire.encode_verify(request, call_id=0, traceparent=telemetry.traceparent())
-            payload = await self._link.ask(Kind.VERIFY, message.SerializeToString(), timeout_s=self._timeouts.verify_s)
-            answer = pb.VerifyResponse.FromString(payload)
-        else:
-            answer = await self._verify_on_stream(request)
+            question = encode(VerifyQuestion(telemetry.traceparent(), request))
+            return _receipt(await self._link.ask(Kind.VERIFY, question, timeout_s=self._timeouts.verify_s))
+        answer = await self._verify_on_stream(request)
         if answer.WhichOneof("outcome") == "error":
             raise error_of_info(answer.error)
         return decode_receipt(answer.receipt)

@@ -1,4 +1,7 @@
-"""Where a service's link socket lies: a name in the link directory, made from the service and its port."""
+"""Where a service's link socket lies: named in the link directory by the service, its port and the messages' format.
+
+So services built from different records do not meet there, and speak gRPC.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import ipaddress
 from pathlib import Path
 
 from contracts.errors import InvalidArgument
+from services.link.codec import FORMAT
 
 # sun_path holds 108 bytes on Linux, the closing zero among them.
 _MAX_BYTES = 107
@@ -18,7 +22,7 @@ def link_of(directory: Path | None, service: str, port: int) -> Path | None:
 
 def socket_path(directory: Path, service: str, port: int) -> Path:
     """Raises InvalidArgument where the path is longer than a Unix socket's may be."""
-    path = directory / f"{service}-{port}.sock"
+    path = directory / f"{service}-{port}-{FORMAT}.sock"
     length = len(bytes(path))
     if length > _MAX_BYTES:
         raise InvalidArgument("DRAFTPROOF_LINK_DIR", f"{path} has {length} bytes, at most {_MAX_BYTES}")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import is_dataclass
+from enum import Enum
 from functools import cache
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -98,10 +100,27 @@ def _array(kind: Any, value: Any) -> npt.NDArray[Any]:
 def _dtype(kind: Any) -> np.dtype[Any]:
     """Of npt.NDArray[scalar]."""
     (scalar,) = get_args(get_args(kind)[1])
-    return np.dtype(scalar).newbyteorder("<")
+    dtype: np.dtype[Any] = np.dtype(scalar)
+    return dtype.newbyteorder("<")
+
+
+def _classes(kind: Any, seen: dict[type, str]) -> dict[type, str]:
+    """The records and enumerations that a type is made of, each with its fields and their types, or its values."""
+    for part in get_args(kind):
+        _classes(part, seen)
+    if not isinstance(kind, type) or kind in seen:
+        return seen
+    if issubclass(kind, Enum):
+        seen[kind] = str([member.value for member in kind])
+    elif is_dataclass(kind) or issubclass(kind, msgspec.Struct):
+        hints = get_type_hints(kind)
+        seen[kind] = str(hints)
+        for hint in hints.values():
+            _classes(hint, seen)
+    return seen
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
-_RECORDS = (VerifyQuestion, Receipt, ProposeQuestion, Proposal, RetrieveQuestion, Retrieval)
+_RECORDS = tuple[VerifyQuestion, Receipt, ProposeQuestion, Proposal, RetrieveQuestion, Retrieval]
 
-FORMAT = hashlib.sha256(repr(msgspec.inspect.multi_type_info(_RECORDS)).encode()).hexdigest()[:8]
+FORMAT = hashlib.sha256(str(_classes(_RECORDS, {})).encode()).hexdigest()[:8]

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-from google.protobuf.message import DecodeError
-
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.ports import RetrieverPort
+from contracts.retrieval import Retrieval, RetrievalQuery
 from protos.draftproof.v1 import retriever_pb2 as pb
 from protos.draftproof.v1 import retriever_pb2_grpc
 from retriever.corpus import Corpus
 from retriever.merging import Question, Reply
 from services import telemetry
+from services.link.codec import Decoder, RetrieveQuestion, encode
 from services.link.frames import Kind
 from services.status import answering, info_of, typed
 from services.wire.retriever import decode_output, decode_query, encode_index, encode_retrieval
 from services.wire.retriever_parts import decode_part, encode_reply
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["RetrieverService"].full_name
+_question = Decoder(RetrieveQuestion)
 
 
 class PartPort(Protocol):
@@ -74,13 +75,17 @@ class RetrieverServicer(retriever_pb2_grpc.RetrieverServiceServicer):
 
 async def answer_query(port: RetrieverPort, message: pb.RetrieveRequest) -> pb.RetrieveResponse:
     """What was found, or the error in its place."""
-    attributes = {"draftproof.index": message.index, "draftproof.index.release": message.release}
     try:
-        with telemetry.span("draftproof.retriever.retrieve", message.traceparent, attributes):
-            retrieval = await port.retrieve(decode_query(message))
+        retrieval = await _retrieve(port, decode_query(message), message.traceparent)
         return pb.RetrieveResponse(call_id=message.call_id, retrieval=encode_retrieval(retrieval))
     except Exception as error:
         return pb.RetrieveResponse(call_id=message.call_id, error=info_of(typed(error)))
+
+
+async def _retrieve(port: RetrieverPort, query: RetrievalQuery, traceparent: str) -> Retrieval:
+    attributes = {"draftproof.index": query.index, "draftproof.index.release": query.release}
+    with telemetry.span("draftproof.retriever.retrieve", traceparent, attributes):
+        return await port.retrieve(query)
 
 
 class RetrieveLink:
@@ -92,11 +97,8 @@ class RetrieveLink:
     async def answer(self, kind: Kind, payload: bytes) -> bytes:
         if kind is not Kind.RETRIEVE:
             raise InvalidArgument("frame.kind", f"{kind.name} is no question for a retriever")
-        try:
-            message = pb.RetrieveRequest.FromString(payload)
-        except DecodeError as error:
-            raise InvalidArgument("", f"no RetrieveRequest: {error}") from error
-        return (await answer_query(self._port, message)).SerializeToString()
+        question = _question(payload)
+        return encode(await _retrieve(self._port, question.query, question.traceparent))
 
     def forget(self, session_id: str) -> None:
         """Sessions leave nothing here."""

@@ -20,9 +20,11 @@ from google.protobuf.message import DecodeError, Message
 from opentelemetry.trace import Span, SpanKind
 
 from contracts.errors import DraftproofError, InvalidArgument
+from contracts.manifest import RoundManifest
 from protos.draftproof.v1 import verifier_pb2 as pb
 from services import telemetry
 from services.link.address import link_of
+from services.link.codec import Decoder, VerifyQuestion, encode
 from services.link.frames import Kind, Splitter, frame
 from services.link.server import clear
 from services.logs import set_up_logging
@@ -36,6 +38,7 @@ from verifier.worker import Worker
 
 _READ_BYTES = 1 << 18
 _log = logging.getLogger(__name__)
+_question = Decoder(VerifyQuestion)
 
 Encode = Callable[[Any], Message]
 Answer = Callable[[Any], None]
@@ -87,12 +90,10 @@ class Peer:
         answer: Answer = partial(self._answer, call_id, _empty)
         try:
             if kind is Kind.VERIFY:
-                message = _parse(pb.VerifyRequest, payload)
-                answer = partial(self._answer_verify, call_id, message.call_id, _span(message))
-                job: Job[Any] = Verify(wire.decode_verify(message))
+                job, answer = self._verify(call_id, payload)
             else:
-                job, encode = _job(kind, payload)
-                answer = partial(self._answer, call_id, encode)
+                job, encoded = _job(kind, payload)
+                answer = partial(self._answer, call_id, encoded)
             with self._lock:
                 self._entries[call_id] = None
             entry = self._worker.submit(job, answer)
@@ -103,24 +104,48 @@ class Peer:
         except Exception as error:
             answer(typed(error))
 
-    def _answer(self, call_id: int, encode: Encode, outcome: Any) -> None:
+    def _verify(self, call_id: int, payload: bytes) -> tuple[Job[Any], Answer]:
+        message = _parse(pb.VerifyRequest, payload)
+        request = wire.decode_verify(message)
+        span = _span(message.traceparent, request.manifest)
+        return Verify(request), partial(self._answer_verify, call_id, message.call_id, span)
+
+    def _answer(self, call_id: int, encoded: Encode, outcome: Any) -> None:
         if isinstance(outcome, DraftproofError):
-            self._reply(Kind.ERROR, call_id, info_of(outcome))
+            self._reply(Kind.ERROR, call_id, info_of(outcome).SerializeToString())
         else:
-            self._reply(Kind.REPLY, call_id, encode(outcome))
+            self._reply(Kind.REPLY, call_id, encoded(outcome).SerializeToString())
 
     def _answer_verify(self, call_id: int, question: int, span: Span | None, outcome: Any) -> None:
         if isinstance(outcome, DraftproofError):
-            self._reply(Kind.REPLY, call_id, pb.VerifyResponse(call_id=question, error=info_of(outcome)))
+            answer = pb.VerifyResponse(call_id=question, error=info_of(outcome))
         else:
-            self._reply(Kind.REPLY, call_id, pb.VerifyResponse(call_id=question, receipt=encode_receipt(outcome)))
+            answer = pb.VerifyResponse(call_id=question, receipt=encode_receipt(outcome))
+        self._reply(Kind.REPLY, call_id, answer.SerializeToString())
         if span is not None:
             span.end()
 
-    def _reply(self, kind: Kind, call_id: int, message: Message) -> None:
+    def _reply(self, kind: Kind, call_id: int, payload: bytes) -> None:
         with self._lock:
             self._entries.pop(call_id, None)
-        self.send(kind, call_id, message.SerializeToString())
+        self.send(kind, call_id, payload)
+
+
+class LinkPeer(Peer):
+    """An orchestrator of this machine: Verify comes and goes as the link's own records."""
+
+    def _verify(self, call_id: int, payload: bytes) -> tuple[Job[Any], Answer]:
+        question = _question(payload)
+        span = _span(question.traceparent, question.request.manifest)
+        return Verify(question.request), partial(self._answer_link, call_id, span)
+
+    def _answer_link(self, call_id: int, span: Span | None, outcome: Any) -> None:
+        if isinstance(outcome, DraftproofError):
+            self._reply(Kind.ERROR, call_id, info_of(outcome).SerializeToString())
+        else:
+            self._reply(Kind.REPLY, call_id, encode(outcome))
+        if span is not None:
+            span.end()
 
 
 class EngineProcess:
@@ -153,7 +178,7 @@ class EngineProcess:
 
     def _follow_link(self, connection: socket.socket) -> None:
         with connection:
-            peer = Peer(self._worker, connection)
+            peer = LinkPeer(self._worker, connection)
             peer.read()
             peer.cancel_all()
 
@@ -190,16 +215,16 @@ def _job(kind: Kind, payload: bytes) -> tuple[Job[Any], Encode]:
     return Close(wire.session_id_of(closing.session_id)), _empty
 
 
-def _span(message: pb.VerifyRequest) -> Span | None:
-    if not message.traceparent:
+def _span(traceparent: str, manifest: RoundManifest) -> Span | None:
+    if not traceparent:
         return None
     attributes: dict[str, str | int] = {
-        "draftproof.session.id": message.manifest.session_id,
-        "draftproof.round.id": message.manifest.round_id,
+        "draftproof.session.id": manifest.session_id,
+        "draftproof.round.id": manifest.round_id,
     }
     return telemetry.tracer().start_span(
         "draftproof.verifier.verify",
-        context=telemetry.parent_of(message.traceparent),
+        context=telemetry.parent_of(traceparent),
         kind=SpanKind.SERVER,
         attributes=attributes,
     )
