@@ -68,14 +68,19 @@ async def generate_all(
     *,
     concurrency: int,
     done: Callable[[], None],
+    salt: str = "",
 ) -> list[Outcome]:
-    """Runs all prompts in one mode, several at a time; outcomes in the prompts' order."""
+    """Runs all prompts in one mode, several at a time; outcomes in the prompts' order.
+
+    salt: where given, no prompt shares KV with another, or with the same one under another salt.
+    """
     places = asyncio.Semaphore(concurrency)
 
-    async def one(prompt: Sequence[int]) -> Outcome:
+    async def one(number: int, prompt: Sequence[int]) -> Outcome:
         async with places:
-            outcome = await generate(client, prompt, mode, policy)
+            scope = {"cache_salt": f"{salt}-{number}"} if salt else {}
+            outcome = await generate(client, prompt, mode, policy, **scope)
             done()
             return outcome
 
-    return list(await asyncio.gather(*(one(prompt) for prompt in prompts)))
+    return list(await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts))))

@@ -24,21 +24,22 @@ _TEACHER_ROWS = 2048
 
 @dataclass(frozen=True)
 class Example:
-    """One conversation. tokens int64 [N]; hidden per tap float16 [N - 1, H]; teacher: the target's law after row t cut to
-    its likeliest draft-vocabulary tokens, indices int32 and probabilities float16 [N - 1, K] (renormalised over that
-    vocabulary before the cut), zero for rows that predict no answer token."""
+    """One conversation. tokens int64 [N]; label_start: its first token that is a label (`answer_start`, or one of the
+    prompt's); hidden per tap float16 [N - 1, H]; teacher: the target's law after row t cut to its likeliest
+    draft-vocabulary tokens, indices int32 and probabilities float16 [N - 1, K] (renormalised over that vocabulary before
+    the cut), zero for rows that predict no label."""
 
     name: str
     kind: str
     tokens: Tensor
-    answer_start: int
+    label_start: int
     hidden: dict[str, Tensor]
     teacher_ids: Tensor
     teacher_probs: Tensor
 
     @property
-    def answer_tokens(self) -> int:
-        return len(self.tokens) - self.answer_start
+    def label_tokens(self) -> int:
+        return len(self.tokens) - self.label_start
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Batch:
     teacher_ids: Tensor
     teacher_probs: Tensor
     bounds: tuple[tuple[int, int], ...]
-    answer_starts: tuple[int, ...]
+    label_starts: tuple[int, ...]
 
 
 def token_counts(conversations: Sequence[Conversation]) -> Counter[int]:
@@ -64,9 +65,17 @@ def token_counts(conversations: Sequence[Conversation]) -> Counter[int]:
 
 
 def read_conversations(datasets: Sequence[Dataset], taps: Sequence[str]) -> list[Conversation]:
-    return [
-        one for dataset in datasets for one in dataset.conversations(taps) if len(one.tokens) > one.answer_start + 2
-    ]
+    """The conversations of all data sets as one set: of several with the same prompt the first, so that none is trained on
+    in one data set and held out in another."""
+    prompts: set[bytes] = set()
+    kept = []
+    for dataset in datasets:
+        for one in dataset.conversations(taps):
+            prompt = one.tokens[: one.answer_start].tobytes()
+            if prompt not in prompts and len(one.tokens) > one.answer_start + 2:
+                prompts.add(prompt)
+                kept.append(one)
+    return kept
 
 
 def prepare(
@@ -75,18 +84,21 @@ def prepare(
     head: Tensor,
     *,
     features: str = "final_norm",
+    label_start: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Example]:
     """Examples with soft labels. head: float32 [V', H], the target's vocabulary rows of the draft vocabulary; its product
-    with the `features` rows is the target's law, exactly, over those tokens."""
+    with the `features` rows is the target's law, exactly, over those tokens. label_start: the first token that is a label,
+    at least 1; None for the answer's first."""
     examples = []
     for index, one in enumerate(conversations):
         hidden = {tap: torch.from_numpy(rows) for tap, rows in one.hidden.items()}
-        # Rows before the one that predicts the answer's first token are no label of anything.
-        before = one.answer_start - 1
+        # Rows before the one that predicts the first label are no label of anything.
+        start = one.answer_start if label_start is None else min(label_start, one.answer_start)
+        before = start - 1
         ids, probs = (_behind_zeros(part, before) for part in _teacher(hidden[features][before:], head))
         tokens = torch.from_numpy(one.tokens.astype(np.int64))
-        examples.append(Example(one.name, one.kind, tokens, one.answer_start, hidden, ids, probs))
+        examples.append(Example(one.name, one.kind, tokens, start, hidden, ids, probs))
         progress(index + 1, len(conversations))
     return examples
 
@@ -105,32 +117,42 @@ def _behind_zeros(rows: Tensor, count: int) -> Tensor:
     return torch.cat([rows.new_zeros((count, rows.shape[1])), rows])
 
 
+def common_prefix(conversations: Sequence[Conversation]) -> int:
+    """How many tokens all conversations begin with: the template's own, which teach nothing."""
+    first = conversations[0].tokens
+    length = min(one.answer_start for one in conversations)
+    for one in conversations:
+        differs = np.flatnonzero(one.tokens[:length] != first[:length])
+        length = int(differs[0]) if len(differs) else length
+    return length
+
+
 def held_out_by_name(name: str) -> bool:
     """Whether a conversation of this name is kept out of training."""
     return zlib.crc32(name.encode()) % _HELD_OUT == 0
 
 
-def split(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+def split(conversations: Sequence[Conversation]) -> tuple[list[Conversation], list[Conversation]]:
     """(training, held out): one conversation in twenty-five is held out, chosen by its name."""
-    held = [held_out_by_name(one.name) for one in examples]
+    held = [held_out_by_name(one.name) for one in conversations]
     return (
-        [one for one, out in zip(examples, held, strict=True) if not out],
-        [one for one, out in zip(examples, held, strict=True) if out],
+        [one for one, out in zip(conversations, held, strict=True) if not out],
+        [one for one, out in zip(conversations, held, strict=True) if out],
     )
 
 
 def batches(
-    examples: Sequence[Example], vocabulary: DraftVocabulary, *, answer_tokens: int, seed: int
+    examples: Sequence[Example], vocabulary: DraftVocabulary, *, label_tokens: int, seed: int
 ) -> Iterator[Batch]:
-    """One epoch in a seeded order, each batch with about `answer_tokens` answer tokens."""
+    """One epoch in a seeded order, each batch with about `label_tokens` labels."""
     order = list(examples)
     random.Random(seed).shuffle(order)
     pending: list[Example] = []
     count = 0
     for one in order:
         pending.append(one)
-        count += one.answer_tokens
-        if count >= answer_tokens:
+        count += one.label_tokens
+        if count >= label_tokens:
             yield pack(pending, vocabulary)
             pending, count = [], 0
     if pending:
@@ -146,7 +168,7 @@ def pack(examples: Sequence[Example], vocabulary: DraftVocabulary) -> Batch:
     owned = torch.zeros(len(tokens), dtype=torch.bool)
     valid = torch.ones(len(tokens), dtype=torch.bool)
     for (start, stop), one in zip(bounds, examples, strict=True):
-        owned[start + one.answer_start : stop] = True
+        owned[start + one.label_start : stop] = True
         valid[stop - 1] = False
     labels = torch.from_numpy(vocabulary.to_draft(tokens.numpy()))
     return Batch(
@@ -156,7 +178,7 @@ def pack(examples: Sequence[Example], vocabulary: DraftVocabulary) -> Batch:
         teacher_ids=_padded([one.teacher_ids for one in examples]).long(),
         teacher_probs=_padded([one.teacher_probs for one in examples]),
         bounds=bounds,
-        answer_starts=tuple(start + one.answer_start for (start, _), one in zip(bounds, examples, strict=True)),
+        label_starts=tuple(start + one.label_start for (start, _), one in zip(bounds, examples, strict=True)),
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from proposer.heads.eagle import FINAL, EagleNetwork, Segment, unroll
 from proposer.training import losses
@@ -16,24 +17,38 @@ from proposer.training.losses import Score
 @dataclass(frozen=True)
 class EagleObjective:
     """steps: depths of training-time test; 1 is EAGLE's own training. token_weight, feature_weight: of the two losses at
-    depth 1; both shrink by `decay` a depth. feature_weight is 0 for eagle3."""
+    depth 1; both shrink by `decay` a depth. feature_weight is 0 for eagle3. noise: standard deviation of what is added to
+    the target's rows in training, a share of each row's root mean square (as EAGLE does, section 4: few conversations are
+    learnt by heart otherwise)."""
 
     steps: int = 3
     token_weight: float = 1.0
     feature_weight: float = 0.0
     decay: float = 0.9
+    noise: float = 0.0
 
     def scores(self, network: EagleNetwork, batch: Batch) -> Sequence[Score]:
         """One score a depth."""
-        halves = network.real(batch.hidden)
+        halves = network.real(self._noisy(batch) if torch.is_grad_enabled() else batch.hidden)
         per_step: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = [([], []) for _ in range(self.steps)]
-        for (start, stop), answer in zip(batch.bounds, batch.answer_starts, strict=True):
-            segment = Segment(halves[start : stop - 1], batch.stream.tokens[start:stop], max(answer - start - 2, 0))
+        for (start, stop), label in zip(batch.bounds, batch.label_starts, strict=True):
+            segment = Segment(halves[start : stop - 1], batch.stream.tokens[start:stop], max(label - start - 2, 0))
             for step, predicted in enumerate(unroll(network, segment, self.steps)):
                 first = start + segment.first + step
                 per_step[step][0].append(predicted)
                 per_step[step][1].append(torch.arange(first, first + len(predicted)))
         return [self._score(network, batch, *parts, step) for step, parts in enumerate(per_step) if parts[0]]
+
+    def _noisy(self, batch: Batch) -> Mapping[str, Tensor]:
+        if not self.noise:
+            return batch.hidden
+        # Keyed by the batch, so that a resumed run is the run it would have been.
+        generator = torch.Generator().manual_seed(int(batch.stream.tokens.sum()))
+        return {
+            tap: rows
+            + self.noise * rows.square().mean(1, keepdim=True).sqrt() * torch.randn(rows.shape, generator=generator)
+            for tap, rows in batch.hidden.items()
+        }
 
     def _score(
         self, network: EagleNetwork, batch: Batch, predicted: list[torch.Tensor], rows: list[torch.Tensor], step: int

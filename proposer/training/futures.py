@@ -77,9 +77,9 @@ def augmented(prefix: PrefixNetwork | None, batch: Batch) -> Tensor:
     if prefix is None:
         return rows
     parts = []
-    for (start, stop), answer in zip(batch.bounds, batch.answer_starts, strict=True):
+    for (start, stop), label in zip(batch.bounds, batch.label_starts, strict=True):
         # Rows before the first one read serve as keys only.
-        first = max(answer - start - _REACH, 0)
+        first = max(label - start - _REACH, 0)
         own = rows[start : stop - 1]
         parts += [own[:first], prefix(own, first), rows[stop - 1 : stop]]
     return torch.cat(parts)

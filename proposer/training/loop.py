@@ -23,8 +23,8 @@ Objective = Callable[[Batch], Sequence[Score]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """token_budget: answer tokens seen in all, repeats counted: the same number for every family that is compared.
-    batch_tokens: answer tokens of a step. groups: learning rate multiples by parameter-name prefix."""
+    """token_budget: labels seen in all, repeats counted: the same number for every family that is compared.
+    batch_tokens: labels of a step. groups: learning rate multiples by parameter-name prefix."""
 
     token_budget: int
     batch_tokens: int = 1024
@@ -91,6 +91,11 @@ class Trainer:
         if state_path is not None and state_path.exists():
             self._resume(torch.load(state_path, weights_only=True))
 
+    @property
+    def steps(self) -> int:
+        """Steps taken so far, those of the run resumed included."""
+        return self._step
+
     def run(
         self, examples: Sequence[Example], held_out: Sequence[Example], report: Callable[[Figures, int], None]
     ) -> Figures:
@@ -99,7 +104,7 @@ class Trainer:
         gathered = _Gathered()
         started = time.monotonic() - self._seconds
         last: Figures | None = None
-        for batch, answer_tokens in self._stream(examples):
+        for batch, label_tokens in self._stream(examples):
             scores = self._objective(batch)
             loss = torch.stack([score.loss for score in scores if score.rows]).sum()
             self._optimizer.zero_grad(set_to_none=True)
@@ -110,7 +115,7 @@ class Trainer:
                 group["lr"] = recipe.learning_rate * group["rate"] * self._schedule()
             self._optimizer.step()
             self._step += 1
-            self._tokens += answer_tokens
+            self._tokens += label_tokens
             self._seconds = time.monotonic() - started
             gathered.add(float(loss.detach()), scores)
             over = self._tokens >= recipe.token_budget
@@ -134,7 +139,7 @@ class Trainer:
         recipe, done, epoch = self._recipe, self._step, 0
         while self._tokens < recipe.token_budget:
             for batch in batches(
-                examples, self._vocabulary, answer_tokens=recipe.batch_tokens, seed=recipe.seed + epoch
+                examples, self._vocabulary, label_tokens=recipe.batch_tokens, seed=recipe.seed + epoch
             ):
                 if done:
                     done -= 1
@@ -202,6 +207,6 @@ class _Gathered:
 def evaluate(objective: Objective, examples: Sequence[Example], vocabulary: DraftVocabulary) -> list[float]:
     """Accuracy per depth over held-out conversations."""
     gathered = _Gathered()
-    for batch in batches(examples, vocabulary, answer_tokens=2048, seed=0):
+    for batch in batches(examples, vocabulary, label_tokens=2048, seed=0):
         gathered.add(0.0, objective(batch))
     return gathered.accuracy

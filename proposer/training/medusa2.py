@@ -64,6 +64,10 @@ class Medusa2Objective:
         self._recipe, self._future = recipe, future or FutureObjective()
         self._batches = 0
 
+    def resume(self, batches: int) -> None:
+        """Go on after as many batches."""
+        self._batches = batches
+
     def scores(self, network: Medusa2Network, batch: Batch) -> Sequence[Score]:
         """In the first stage the heads read the unchanged target and the backbone gets no gradient."""
         backbone, tokens = network.backbone, batch.stream.tokens

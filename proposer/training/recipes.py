@@ -39,14 +39,17 @@ class FamilyRecipe:
         return self.family in ("eagle", "eagle3")
 
 
-def recipe_of(name: str, *, depth: int = 0, inner: int = 0, taps: Sequence[str] = ()) -> FamilyRecipe:
+def recipe_of(
+    name: str, *, depth: int = 0, inner: int = 0, taps: Sequence[str] = (), noise: float = 0.0
+) -> FamilyRecipe:
     """The recipe called `name`: a family, or "medusa-own" for heads with vocabulary rows of their own.
 
-    depth, inner, taps: override the recipe's depth, the width of its decoder layer's MLP and its taps where given.
+    depth, inner, taps, noise: override the recipe's depth, the width of its decoder layer's MLP, its taps, and the noise on
+    an EAGLE head's inputs where given.
     Raises InvalidArgument for an unknown name.
     """
     steps = depth or (3 if name in ("eagle", "eagle3") else 4)
-    eagle = EagleObjective(steps=steps, feature_weight=0.1 if name == "eagle" else 0.0)
+    eagle = EagleObjective(steps=steps, feature_weight=0.1 if name == "eagle" else 0.0, noise=noise)
     hard, soft = FutureObjective(), FutureObjective(soft=True)
     layer = {"inner": inner} if inner else {}
     table: dict[str, FamilyRecipe] = {

@@ -25,7 +25,7 @@ _LAYER_SHARE = 0.1
 
 @torch.no_grad()
 def warm_start(network: EagleNetwork, target: DecoderWeights, examples: Sequence[Example]) -> None:
-    """Fits `first`, `again` and `token` on the examples' answers and copies the target's last layer and final norm."""
+    """Fits `first`, `again` and `token` on the examples' labels and copies the target's last layer and final norm."""
     gain = target.final_norm.float()
     again, token = _fit(network, examples, (FINAL,), gain)
     network.again.copy_(again)
@@ -70,7 +70,7 @@ def _fit(
     size = (len(taps) + 1) * hidden
     gram, moment = torch.zeros(size, size), torch.zeros(size, hidden)
     for one in examples:
-        start, stop = max(one.answer_start - 2, 0), len(one.tokens) - 2
+        start, stop = max(one.label_start - 2, 0), len(one.tokens) - 2
         rows = [rms(one.hidden[tap][start:stop].float(), eps) for tap in taps]
         x = torch.cat([*rows, rms(network.embedding[one.tokens[start + 1 : stop + 1]].float(), eps)], dim=1)
         y = one.hidden[FINAL][start + 1 : stop + 1].float() / gain

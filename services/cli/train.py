@@ -31,6 +31,7 @@ def data(
     width: Annotated[int, typer.Option(min=1, help="Conversations side by side.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of prompts and sampling.")] = 0,
     maths: Annotated[list[Path] | None, typer.Option(help="JSON lines with a `question` each.")] = None,
+    maths_skip: Annotated[int, typer.Option(min=0, help="Questions passed over: those that other data sets have.")] = 0,
     prose: Annotated[list[Path] | None, typer.Option(help="Folders of .md, .rst and .txt documentation.")] = None,
     source: Annotated[list[Path] | None, typer.Option(help="Folders of Python source.")] = None,
     evaluation: Annotated[
@@ -54,7 +55,7 @@ def data(
     settings = load(VerifierSettings)
     checkpoint = fetch_model(settings.model, settings.models_dir)
     texts = SeedTexts(
-        maths=[row["question"] for path in maths or () for row in _rows(path)][: 2 * rounds],
+        maths=[row["question"] for path in maths or () for row in _rows(path)][maths_skip : maths_skip + 2 * rounds],
         passages=read_passages(prose or (), rounds, seed=seed),
         functions=read_functions(source or (), rounds, seed=seed),
     )
@@ -86,13 +87,18 @@ def head(
     family: Annotated[str, typer.Argument(help="eagle, eagle3, medusa, medusa-own, hydra, hydra++ or clover.")],
     out: Annotated[Path, typer.Argument(help="Directory of the package; an interrupted run is continued.")],
     data: Annotated[list[Path], typer.Option(help="Data sets made by `draftproof train data`.")],
-    tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to train on, repeats counted.")] = 500_000,
+    tokens: Annotated[int, typer.Option(min=1, help="Labels to train on, repeats counted.")] = 500_000,
     vocabulary: Annotated[int, typer.Option(min=2, help="Tokens of the draft vocabulary.")] = 4096,
     depth: Annotated[int, typer.Option(min=0, help="Heads, or steps of training-time test; 0: the family's.")] = 0,
     inner: Annotated[int, typer.Option(min=0, help="Width of the decoder layer's MLP; 0: the target's.")] = 0,
     taps: Annotated[str, typer.Option(help="Hidden rows that eagle3 reads, separated by commas.")] = "",
-    batch: Annotated[int, typer.Option(min=1, help="Answer tokens of a step.")] = 512,
+    batch: Annotated[int, typer.Option(min=1, help="Labels of a step.")] = 512,
     rate: Annotated[float, typer.Option(min=0.0, help="Learning rate; 0: the family's.")] = 0.0,
+    prompts: Annotated[
+        bool, typer.Option("--prompts", help="Labels in the prompts too, not in answers alone.")
+    ] = False,
+    noise: Annotated[float, typer.Option(min=0.0, help="Noise on eagle's hidden rows, a share of their size.")] = 0.0,
+    start: Annotated[Path | None, typer.Option(help="A package of the same sizes to go on from.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of initial weights and order.")] = 0,
     threads: Annotated[int, typer.Option(min=0, help="Threads of torch; 0: its own choice.")] = 0,
 ) -> None:
@@ -105,14 +111,15 @@ def head(
     from proposer.training.dataset import Dataset
     from proposer.training.loop import Recipe
     from proposer.training.recipes import recipe_of
-    from proposer.training.run import HeadPlan, Reports, train_head
+    from proposer.training.prepared import Reports
+    from proposer.training.run import HeadPlan, train_head
     from services.checkpoint_files import eos_ids, model_name
     from services.cli.console import err, fetch_model, progress_bars
 
     settings = load(VerifierSettings)
     if threads:
         torch.set_num_threads(threads)
-    chosen = recipe_of(family, depth=depth, inner=inner, taps=tuple(filter(None, taps.split(","))))
+    chosen = recipe_of(family, depth=depth, inner=inner, taps=tuple(filter(None, taps.split(","))), noise=noise)
     checkpoint = fetch_model(settings.model, settings.models_dir)
     recipe = Recipe(token_budget=tokens, batch_tokens=batch, learning_rate=rate or chosen.learning_rate, seed=seed)
     with progress_bars() as bars:
@@ -129,7 +136,7 @@ def head(
             )
 
         last = train_head(
-            HeadPlan(chosen, vocabulary, recipe),
+            HeadPlan(chosen, vocabulary, recipe, prompts=prompts, start=start),
             [Dataset(path) for path in data],
             checkpoint,
             out,

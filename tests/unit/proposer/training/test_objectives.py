@@ -155,7 +155,7 @@ def test_the_teachers_loss_is_least_at_the_teachers_law() -> None:
 def test_soft_labels_are_the_law_of_the_row_that_predicts_them() -> None:
     one = batch()
     head = frozen().rows(VOCABULARY)
-    for (start, stop), answer in zip(one.bounds, one.answer_starts, strict=True):
+    for (start, stop), answer in zip(one.bounds, one.label_starts, strict=True):
         for row in range(answer - 1, stop - 1):
             law = torch.softmax(one.hidden["final_norm"][row] @ head.T, dim=0)
             best = int(law.argmax())
@@ -221,12 +221,10 @@ def test_an_interrupted_run_ends_as_an_unbroken_one(tmp_path: Path) -> None:
 
 def test_batches_cover_every_example_once_an_epoch_and_hold_outs_are_stable() -> None:
     every = examples(lengths=(9, 10, 11, 12, 13, 14))
-    packed = list(batches(every, VOCABULARY, answer_tokens=14, seed=1))
+    packed = list(batches(every, VOCABULARY, label_tokens=14, seed=1))
     assert sum(len(one.bounds) for one in packed) == 6
-    assert [one.bounds for one in packed] != [
-        one.bounds for one in batches(every, VOCABULARY, answer_tokens=14, seed=2)
-    ]
-    kept, held = split([replace(every[0], name=f"n{index}") for index in range(500)])
+    assert [one.bounds for one in packed] != [one.bounds for one in batches(every, VOCABULARY, label_tokens=14, seed=2)]
+    kept, held = split([replace(conversations()[0], name=f"n{index}") for index in range(500)])
     assert len(held) == pytest.approx(20, abs=12)
     assert not {one.name for one in kept} & {one.name for one in held}
     assert sum(token_counts(conversations()).values()) == 12 + 9 + 20
@@ -234,7 +232,7 @@ def test_batches_cover_every_example_once_an_epoch_and_hold_outs_are_stable() ->
 
 def test_last_tokens_have_no_row_and_prompts_own_no_label() -> None:
     one = batch()
-    for (start, stop), answer in zip(one.bounds, one.answer_starts, strict=True):
+    for (start, stop), answer in zip(one.bounds, one.label_starts, strict=True):
         assert not one.stream.valid[stop - 1]
         assert torch.equal(one.hidden["final_norm"][stop - 1], torch.zeros(HIDDEN))
         assert not one.stream.owned[start:answer].any()

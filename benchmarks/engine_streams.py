@@ -1,0 +1,147 @@
+"""Phase `streams`: one stream at a time, ours and the peers' prompt by prompt in turn, so that drift hits all alike.
+
+Greedy, bf16 weights, up to 128 tokens, prefill included. Ours runs as the default stack does (separate processes, adaptive
+budget). A mode's output is identical to its engine's own plain one or not, token for token; no parting is excused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress
+
+from benchmarks.engine_prompts import KINDS, stream_prompts
+from benchmarks.engine_records import Records
+from benchmarks.figures import ratio_of_totals
+from benchmarks.peers.client import Peer
+from benchmarks.peers.engines import STREAMS, start
+from benchmarks.runs import generate, greedy
+from benchmarks.stacks import Serving, checkpoint_directory, serving
+from services.text import CheckpointTokenizer
+
+OURS = "draftproof"
+MODES = {"off": "off", "lookup": "lookup", "best": "both"}
+Pairs = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """How much to run. `prompts` of twelve."""
+
+    prompts: int
+    max_tokens: int
+
+
+async def measure(records: Records, plan: StreamPlan, cache: Path, progress: Progress) -> dict[str, str]:
+    """Adds one unit per prompt: {"kind", "missing": [peer, ...], "runs": {"engine/mode": {"tokens", "seconds"}}}.
+
+    Returns why peers are missing, by peer.
+    """
+    checkpoint = checkpoint_directory(cache)
+    tokenizer = CheckpointTokenizer(checkpoint)
+    prompts = stream_prompts()[: plan.prompts]
+    task = progress.add_task("streams", total=len(prompts))
+    wanted = [number for number in range(len(prompts)) if records.wants(f"streams/{number:03}")]
+    progress.update(task, completed=len(prompts) - len(wanted))
+    if not wanted:
+        return {}
+    with ExitStack() as stack:
+        peers, missing = start(STREAMS, checkpoint, cache / "peers", stack)
+        async with serving("bfloat16", cache, progress) as on:
+            warm = tokenizer.encode_chat([{"role": "user", "content": "Name three rivers and the seas they reach."}])
+            await _all_ways(on, peers, warm, "warm", min(24, plan.max_tokens))
+            for number in wanted:
+                if not records.wants(f"streams/{number:03}"):
+                    break
+                ids = tokenizer.encode_chat(prompts[number].messages)
+                runs = await _all_ways(on, peers, ids, str(number), plan.max_tokens, turn=number)
+                unit = {"kind": prompts[number].kind, "name": prompts[number].name, "prompt_tokens": len(ids)}
+                records.add(f"streams/{number:03}", {**unit, "runs": runs})
+                progress.advance(task)
+    return missing
+
+
+async def _all_ways(
+    on: Serving, peers: Mapping[str, Peer], ids: Sequence[int], name: str, max_tokens: int, turn: int = 0
+) -> dict[str, Any]:
+    """One prompt in every mode of every engine; which comes first changes from prompt to prompt."""
+    modes = {engine.name: engine.modes for engine in STREAMS}
+    ways = [(OURS, mode) for mode in MODES] + [(peer, mode) for peer in peers for mode in modes[peer]]
+    runs: dict[str, Any] = {}
+    for engine, mode in (*ways[turn % len(ways) :], *ways[: turn % len(ways)]):
+        if engine == OURS:
+            # A salt of its own, or a prompt's KV would be shared with the mode before and not be prefilled.
+            outcome = await generate(on.client, ids, MODES[mode], greedy(max_tokens), cache_salt=f"{name}-{mode}")
+            ledger = outcome.ledger
+            runs[f"{engine}/{mode}"] = {
+                "tokens": list(outcome.tokens),
+                "seconds": outcome.seconds,
+                "rounds": ledger.rounds,
+                "candidates": ledger.candidates,
+                "accepted": ledger.accepted,
+            }
+        else:
+            answer = peers[engine].generate(ids, max_tokens, modes[engine][mode])
+            runs[f"{engine}/{mode}"] = {"tokens": answer["tokens"], "seconds": answer["seconds"]}
+    return runs
+
+
+def figures(records: Records) -> dict[str, float | int | str | bool]:
+    """Tokens a second by engine, mode and kind; ours over the best peer's; outputs identical to the engine's own plain."""
+    units = records.of("streams/")
+    # Where a peer was missing in a part of the prompts it has no figures at all.
+    ways = [way for way in (units[0]["runs"] if units else ()) if all(way in unit["runs"] for unit in units)]
+    out: dict[str, float | int | str | bool] = {"stream_prompts": len(units)} if units else {}
+    pairs: dict[str, dict[str, Pairs]] = {"all": {way: [_pair(unit, way) for unit in units] for way in ways}}
+    for kind in KINDS:
+        of_kind = [unit for unit in units if unit["kind"] == kind]
+        if of_kind:
+            pairs[kind] = {way: [_pair(unit, way) for unit in of_kind] for way in ways}
+    for kind, by_way in pairs.items():
+        for way, values in by_way.items():
+            out[f"{_flat(way)}_tokens_per_s_{kind}"] = _per_second(values)
+    ours = [way for way in ways if way.startswith(OURS)]
+    theirs = [way for way in ways if not way.startswith(OURS)]
+    for way in ways:
+        plain = f"{OURS}/off" if way in ours else f"{way.split('/')[0]}/plain"
+        if way != plain:
+            same = sum(unit["runs"][way]["tokens"] == unit["runs"][plain]["tokens"] for unit in units)
+            out[f"{_flat(way)}_identical_to_own_plain"] = same
+    if ours:
+        out["identical_to_own_plain"] = min(int(out[f"{_flat(way)}_identical_to_own_plain"]) for way in ours[1:])
+        for way in ours[1:]:
+            for kind, by_way in pairs.items():
+                _ratio(out, f"{_flat(way)}_over_off_{kind}", by_way[way], by_way[ours[0]])
+    if ours and theirs:
+        mine = max(ours, key=lambda way: _per_second(pairs["all"][way]))
+        best = max(theirs, key=lambda way: _per_second(pairs["all"][way]))
+        out["best_policy"], out["best_peer"] = mine, best
+        _ratio(out, "vs_best_peer", pairs["all"][mine], pairs["all"][best])
+        for kind, by_way in pairs.items():
+            if kind != "all":
+                # The best there, which may be another one than over all.
+                local = max(theirs, key=lambda way: _per_second(by_way[way]))
+                out[f"best_peer_{kind}"] = local
+                _ratio(out, f"vs_best_peer_{kind}", by_way[mine], by_way[local])
+    return out
+
+
+def _ratio(out: dict[str, float | int | str | bool], name: str, above: Pairs, below: Pairs) -> None:
+    out[name], out[f"{name}_low"], out[f"{name}_high"] = ratio_of_totals(above, below)
+
+
+def _pair(unit: dict[str, Any], way: str) -> tuple[float, float]:
+    run = unit["runs"][way]
+    return float(len(run["tokens"])), float(run["seconds"])
+
+
+def _per_second(pairs: Pairs) -> float:
+    return sum(tokens for tokens, _ in pairs) / sum(seconds for _, seconds in pairs)
+
+
+def _flat(way: str) -> str:
+    return way.replace("/", "_")
