@@ -16,18 +16,26 @@ class Frontier:
     """The published tokens, append-only, with a running digest."""
 
     def __init__(self, token_ids: npt.ArrayLike = ()) -> None:
-        self._tokens: list[int] = []
+        self._ids: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._length = 0
         self._hash = hashlib.sha256()
         self.publish(token_ids)
 
     def publish(self, token_ids: npt.ArrayLike) -> None:
         """Appends tokens (ints in [0, 2^32))."""
         ids = np.asarray(token_ids, dtype=np.uint32)
-        self._tokens.extend(ids.tolist())
+        stop = self._length + len(ids)
+        if stop > len(self._ids):
+            # What views were given out of stays as it is.
+            grown = np.zeros(max(256, 2 * stop), np.int64)
+            grown[: self._length] = self._ids[: self._length]
+            self._ids = grown
+        self._ids[self._length : stop] = ids
+        self._length = stop
         self._hash.update(ids.astype("<u4").tobytes())
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return self._length
 
     @property
     def digest(self) -> str:
@@ -36,13 +44,5 @@ class Frontier:
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
-        """A copy of the published ids, int64 [prefix_len]."""
-        return np.array(self._tokens, dtype=np.int64)
-
-    def tail(self, count: int) -> npt.NDArray[np.int64]:
-        """The last `count` ids (fewer if the prefix is shorter), int64."""
-        return np.array(self._tokens[max(0, len(self._tokens) - count) :], dtype=np.int64)
-
-    def since(self, start: int) -> npt.NDArray[np.int64]:
-        """The ids from index `start` on, int64."""
-        return np.array(self._tokens[start:], dtype=np.int64)
+        """The published ids, int64 [prefix_len]: a view that later tokens do not change, and nobody else may."""
+        return self._ids[: self._length]

@@ -30,10 +30,11 @@ class PrefixTracker:
         Raises InvalidArgument for token ids outside the vocabulary; the tracker is unchanged then.
         """
         known = len(self._seen)
-        grown = known <= len(prefix) and np.array_equal(prefix[:known], self._seen)
+        grown = known <= len(prefix) and bool((prefix[:known] == self._seen).all())
         fresh = prefix[known:] if grown else prefix
         if len(fresh):
-            if int(fresh.min()) < 0 or int(fresh.max()) >= self._vocab_size:
+            tokens = fresh.tolist()
+            if min(tokens) < 0 or max(tokens) >= self._vocab_size:
                 raise InvalidArgument("prefix", f"token ids must be within [0, {self._vocab_size})")
             if grown:
                 self._frontier.publish(fresh)

@@ -28,7 +28,7 @@ _LEASE_CHECK_NS = 1_000_000_000
 
 
 class Worker:
-    """Drives one engine from one thread: `run()` until `stop()`, or `step()` by hand.
+    """Drives one engine, a turn at a time: by the thread of `run()` until `stop()`, by `lend()`, or by hand with `step()`.
 
     max_queue: verify and open jobs that may wait, prompts in prefill included. max_pass_rows: rows of a batch, which
     the first round of a batch may exceed. clock: nanoseconds, the engine's.
@@ -42,6 +42,7 @@ class Worker:
         self._max_pass_rows = max_pass_rows
         self._clock = clock
         self._changed = threading.Condition()
+        self._turn = threading.Lock()
         self._stopping = False
         self._urgent: deque[Entry] = deque()
         self._lookups: deque[Entry] = deque()
@@ -51,8 +52,9 @@ class Worker:
         self._turn_ms = 0.0
         self._next_lease_check_ns = 0
 
-    def submit(self, job: Job[T], callback: Callable[[T | DraftproofError], None]) -> Entry:
-        """Queues a job; `callback` gets its answer or its error, once, on the worker's thread.
+    def submit(self, job: Job[T], callback: Callable[[T | DraftproofError], None], *, wake: bool = True) -> Entry:
+        """Queues a job; `callback` gets its answer or its error, once, on the thread whose turn serves it. wake: whether to
+        wake the thread of `run`; a caller that does not must call `lend` next.
 
         Thread-safe. Raises ResourceExhausted with a hint if the queue is full and Unavailable if the worker is stopping.
         """
@@ -65,8 +67,24 @@ class Worker:
                 message = f"{waiting} jobs wait, at most {self._max_queue}"
                 raise ResourceExhausted("queue", message, retry_after_ms=self._retry_after_ms())
             self._queue_of(job).append(entry)
-            self._changed.notify()
+            if wake:
+                self._changed.notify()
         return entry
+
+    def lend(self) -> None:
+        """Takes one turn on the calling thread if nobody is in one, and leaves the rest to the thread of `run`.
+
+        Waking a thread costs more than a round's bookkeeping, so whoever brings a job to an idle worker runs it.
+        """
+        if self._turn.acquire(blocking=False):
+            try:
+                if not self._stopping:
+                    self.step()
+            finally:
+                self._turn.release()
+        with self._changed:
+            if any(self._queues):
+                self._changed.notify()
 
     def cancel(self, entry: Entry) -> bool:
         """Takes a job back: True if it will not run, and its callback not be called. A prompt in prefill is abandoned.
@@ -91,8 +109,9 @@ class Worker:
                 self._changed.wait_for(lambda: self._stopping or any(self._queues), timeout=_LEASE_CHECK_NS / 1e9)
                 if self._stopping:
                     break
-            self.step()
-        with self._changed:
+            with self._turn:
+                self.step()
+        with self._turn, self._changed:
             waiting = [entry for queue in self._queues for entry in queue]
             for queue in self._queues:
                 queue.clear()

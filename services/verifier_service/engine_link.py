@@ -9,12 +9,10 @@ import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from typing import cast
 
 from contracts.errors import Unavailable
-from protos.draftproof.v1.errors_pb2 import ErrorInfo
-from services.link.frames import Kind, Splitter, frame
-from services.status import error_of_info
+from services.link.frames import Kind
+from services.link.questions import Questions
 
 MODULE = "services.verifier_service.engine_process"
 _RESTART_DELAYS_S = (0.2, 1.0, 5.0, 15.0)
@@ -22,61 +20,22 @@ _RESTART_DELAYS_S = (0.2, 1.0, 5.0, 15.0)
 _log = logging.getLogger(__name__)
 
 
-class EngineLink(asyncio.Protocol):
-    """One running engine process. Answers arrive by call id; when the stream ends, all that wait get Unavailable."""
+class EngineLink(Questions):
+    """One running engine process. When its stream ends, all that wait get Unavailable."""
 
     def __init__(self) -> None:
+        super().__init__(_died)
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
-        self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._splitter = Splitter()
-        self._last_id = 0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        for kind, call_id, payload in self._splitter.feed(data):
-            if kind is Kind.READY and not self.ready.done():
-                self.ready.set_result(None)
-            waiting = self._waiting.pop(call_id, None)
-            if waiting is None or waiting.done():
-                continue
-            if kind is Kind.ERROR:
-                waiting.set_exception(error_of_info(ErrorInfo.FromString(payload)))
-            else:
-                waiting.set_result(payload)
+    def noticed(self, kind: Kind) -> None:
+        if kind is Kind.READY and not self.ready.done():
+            self.ready.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.gone.set_result(None)
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(Unavailable("engine", "the engine process died", retry_after_ms=1_000))
-        self._waiting.clear()
-
-    async def ask(self, kind: Kind, payload: bytes) -> bytes:
-        """The answer's bytes. Raises the engine's error; a cancelled question is taken back."""
-        if self._transport is None or self.gone.done() or not self.ready.done():
-            raise Unavailable("engine", "the engine process is starting", retry_after_ms=1_000)
-        self._last_id += 1
-        call_id = self._last_id
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting[call_id] = answer
-        self._transport.write(frame(kind, call_id, payload))
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            self._waiting.pop(call_id, None)
-            if not self.gone.done():
-                self._transport.write(frame(Kind.CANCEL, call_id))
-            raise
-
-    def close(self) -> None:
-        """Tells the engine to stop."""
-        if self._transport is not None:
-            self._transport.close()
+        super().connection_lost(error)
 
 
 class EngineSupervisor:
@@ -117,7 +76,7 @@ class EngineSupervisor:
 
     async def ask(self, kind: Kind, payload: bytes) -> bytes:
         """Raises Unavailable while no engine is ready, else what the engine raises."""
-        if self._link is None:
+        if self._link is None or not self._link.ready.done() or not self._link.up:
             raise Unavailable("engine", "the engine process is starting", retry_after_ms=1_000)
         return await self._link.ask(kind, payload)
 
@@ -165,3 +124,7 @@ async def _reap(process: asyncio.subprocess.Process) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
+
+
+def _died() -> Unavailable:
+    return Unavailable("engine", "the engine process died", retry_after_ms=1_000)

@@ -1,8 +1,9 @@
 """The engine process: `python -m services.verifier_service.engine_process FD`, started by the front.
 
 FD is its end of the socket pair; the end of the stream is the order to stop. Where a link directory is set, orchestrators
-of this machine may also ask without the front between. A thread a peer reads and decodes, the main thread runs passes.
-Answers are sent from the pass loop, so their cost is a fraction of a pass.
+of this machine may also ask without the front between. A thread a peer reads, decodes and, where the worker is idle, runs
+the turn that its question needs; the main thread runs the rest. Answers are sent from the turn, so their cost is a
+fraction of a pass.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Peer:
             while data := self._connection.recv(_READ_BYTES):
                 for kind, call_id, payload in splitter.feed(data):
                     self._take(kind, call_id, payload)
+                self._worker.lend()
         except (OSError, DraftproofError):
             _log.exception("a peer's stream broke")
 
@@ -96,7 +98,7 @@ class Peer:
                 answer = partial(self._answer, call_id, encoded)
             with self._lock:
                 self._entries[call_id] = None
-            entry = self._worker.submit(job, answer)
+            entry = self._worker.submit(job, answer, wake=False)
             with self._lock:
                 # Gone where the answer came first.
                 if call_id in self._entries:

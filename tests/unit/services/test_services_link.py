@@ -93,7 +93,7 @@ async def test_a_broken_connection_fails_what_waits_and_is_made_anew(tmp_path: P
         first = client.generation
         asking = asyncio.create_task(client.ask(Kind.VERIFY, b"wait", timeout_s=30))
         await echo.waiting.wait()
-        client._connection.transport.abort()  # type: ignore[union-attr]
+        client._connection._transport.abort()  # type: ignore[union-attr]
         with pytest.raises(Unavailable):
             await asking
         assert await client.up()
