@@ -19,7 +19,6 @@ from proposer.draft_tree import DraftTree, grow, grow_by_value
 from proposer.heads.draft_laws import HeadLaws
 from proposer.heads.head import DraftHead, HeadSession
 from proposer.heads.source import RoundRows
-from proposer.prompt_lookup import ranked_matches
 from proposer.topology.plan import GrownByValue, TreePlan
 
 Int64Array = npt.NDArray[np.int64]
@@ -132,17 +131,3 @@ def head_drafter(
         return draft
 
     return drafter_of
-
-
-def lookup_drafter(nodes: int) -> Callable[[Trajectory], Draft]:
-    """Prompt lookup's chain, n-grams of 3 down to 1."""
-
-    def draft(prefix: Int64Array) -> DraftTree:
-        matches = ranked_matches(
-            prefix.astype(np.int64), rule="latest", continuation="clipped", min_ngram=1, max_ngram=3, wanted=nodes
-        )
-        best = next(matches, None)
-        tokens = [] if best is None else prefix[best.start : best.start + nodes].tolist()
-        return DraftTree(tokens, list(range(-1, len(tokens) - 1)), list(range(1, len(tokens) + 1)))
-
-    return lambda trajectory: draft

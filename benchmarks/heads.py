@@ -1,8 +1,9 @@
 """Draft heads: committed tokens per round on held-out Spec-Bench prompts, chain and tree, greedy and T = 1.
 
-    python -m benchmarks.heads [--quick] [--json FILE] [--head DIRECTORY ...]
+    python -m benchmarks.heads [--quick] [--json FILE] [--head DIRECTORY ...] [--draft DIRECTORY ...] [--datastore DATA ...]
 
-All heads draft along the same recorded texts of the target (benchmarks/head_trajectories.py), beside prompt lookup. Passes
+All drafters draft along the same recorded texts of the target (benchmarks/head_trajectories.py): heads, draft models, prompt
+lookup, and REST over the data sets named. Passes
 are timed in the same run; the speed-up printed here is what these times make of the tokens per round, in process. The
 end-to-end figure through the services is benchmarks.generate's.
 """
@@ -10,6 +11,7 @@ end-to-end figure through the services is benchmarks.generate's.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from pathlib import Path
@@ -17,27 +19,26 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.figures import write
-from benchmarks.head_rounds import Outcome, drive, head_drafter, lookup_drafter
-from benchmarks.head_trajectories import CATEGORIES, trajectories
+from benchmarks.head_table import SHAPES, Field, tabulated, trained
+from benchmarks.head_trajectories import trajectories
 from models.backend import Backend, RowBlock
 from models.config import read_config
 from models.load import load_backend
 from models.weights import read_weights
-from proposer.heads.families import Frozen, LoadedHead, load_head
+from proposer.heads.families import Frozen, load_head
 from proposer.heads.shipped import shipped_head
-from proposer.topology.plan import CompleteTree, GrownByValue
+from proposer.training.dataset import Dataset
+from proposer.training.run_draft import TRAINING
 from services.checkpoint_files import eos_ids
 from services.cli.console import fetch_model
 from services.settings import DEFAULT_MODEL, VerifierSettings, load
 from services.text import CheckpointTokenizer
 
 TAPS = ("final_norm", "layer:2", "layer:14", "layer:26")
-# Below this many training tokens a row of the table says that little was asked of the head.
-WELL_TRAINED = 400_000
 CHAIN, TREE = 4, 12
+SHIPPED = "shipped_head"
 
 
 def main() -> None:
@@ -45,6 +46,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer prompts, greedy only, the shipped head only")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--head", type=Path, action="append", default=[], help="a package to compare; repeatable")
+    parser.add_argument("--draft", type=Path, action="append", default=[], help="a draft checkpoint; repeatable")
+    parser.add_argument("--datastore", type=Path, action="append", default=[], help="data sets that REST looks up")
+    parser.add_argument("--per-category", type=int, default=8, help="prompts of each category")
     parser.add_argument("--nodes", type=int, default=TREE, help="candidates of a tree")
     parser.add_argument("--chain", type=int, default=CHAIN, help="candidates of a chain")
     arguments = parser.parse_args()
@@ -53,16 +57,13 @@ def main() -> None:
     console = Console()
     tokenizer = CheckpointTokenizer(checkpoint)
     backend = load_backend(checkpoint, dtype="bfloat16", kv_budget_tokens=32768)
-    config = read_config(checkpoint)
-    frozen = Frozen.of(config, read_weights(checkpoint, config, torch.bfloat16))
-    shipped = shipped_head(DEFAULT_MODEL)
-    directories = ([] if shipped is None else [shipped]) + ([] if arguments.quick else arguments.head)
-    heads = [load_head(one, checkpoint, tokenizer_digest=tokenizer.digest, frozen=frozen) for one in directories]
-    figures: dict[str, float | int | str | bool] = {}
-    times = pass_times(backend, (1, CHAIN + 1, arguments.nodes + 1))
-    figures |= {f"target_pass_ms_{rows}_rows": value for rows, value in times.items()}
+    field = compared(arguments, checkpoint, tokenizer)
+    times = pass_times(backend, tuple(sorted({1, CHAIN + 1, arguments.chain + 1, arguments.nodes + 1})))
+    figures: dict[str, float | int | str | bool] = {
+        f"target_pass_ms_{rows}_rows": value for rows, value in times.items()
+    }
+    per_category = 3 if arguments.quick else arguments.per_category
     for temperature in (0.0,) if arguments.quick else (0.0, 1.0):
-        per_category = 3 if arguments.quick else 8
         texts = trajectories(
             settings.cache_dir / f"benchmark-heads-{per_category}-{temperature:g}",
             backend,
@@ -73,61 +74,36 @@ def main() -> None:
             max_new=128,
             temperature=temperature,
         )
-        kind = "greedy" if temperature == 0 else "t1"
-        table = Table(
-            "drafter", "shape", *CATEGORIES, "mean", "draft ms", "modelled speed-up", title=f"tokens a round, {kind}"
-        )
-        rows: list[tuple[str, str, str, int, Outcome]] = [
-            ("prompt_lookup", "", "chain", CHAIN, drive(texts, lookup_drafter(CHAIN)))
-        ]
-        for loaded, directory in zip(heads, directories, strict=True):
-            name, note = directory.name if directory != shipped else "shipped_head", trained(loaded)
-            for shape, plan, nodes in (
-                ("chain", CompleteTree((1,)), arguments.chain),
-                ("tree", GrownByValue(4, 5), arguments.nodes),
-            ):
-                drafter = head_drafter(loaded.head, plan, nodes=nodes, depth=8, eos_ids=loaded.manifest.eos_ids)
-                rows.append((name, note, shape, nodes, drive(texts, drafter)))
-        for name, note, shape, nodes, outcome in rows:
-            total = outcome.total
-            draft_ms = 1e3 * total.draft_s / total.rounds
-            cost = interpolated(times, nodes + 1) + draft_ms
-            speedups = {
-                one: tally.tokens_per_round * times[1] / cost
-                for one, tally in outcome.by_category.items()
-                if tally.rounds
-            }
-            key = f"{name}_{shape}_{kind}"
-            figures[f"{key}_tokens_per_round"] = outcome.mean_of_categories
-            figures[f"{key}_draft_ms"] = draft_ms
-            figures[f"{key}_modelled_speedup_min_category"] = min(speedups.values())
-            for one, tally in outcome.by_category.items():
-                figures[f"{key}_{one}"] = tally.tokens_per_round
-            table.add_row(
-                f"{name} {note}",
-                f"{shape} {nodes}",
-                *(f"{outcome.by_category[one].tokens_per_round:.2f}" for one in CATEGORIES),
-                f"{outcome.mean_of_categories:.2f}",
-                f"{draft_ms:.1f}",
-                f"{outcome.mean_of_categories * times[1] / cost:.2f}",
-            )
+        rows = list(field.rows(texts, backend.info.vocab_size))
+        table, found = tabulated(rows, times, "greedy" if temperature == 0 else "t1")
         console.print(table)
-    best = [
-        value
-        for name, value in figures.items()
-        if name.startswith("shipped_head_") and name.endswith("greedy_tokens_per_round")
-    ]
-    if best:
-        figures["shipped_head_tokens_per_round_greedy"] = max(float(value) for value in best)
+        figures |= found
+    best = [figures.get(f"{SHIPPED}_{shape}_greedy_tokens_per_round") for shape in SHAPES]
+    known = [float(value) for value in best if value is not None]
+    if known:
+        figures["shipped_head_tokens_per_round_greedy"] = max(known)
     write(figures, arguments.json, console, "draft heads")
 
 
-def trained(loaded: LoadedHead) -> str:
-    """The row's training budget and last loss, and whether that was little."""
-    facts = loaded.manifest.training
-    tokens, loss = int(facts.get("tokens", 0)), float(facts.get("loss") or float("nan"))
-    little = ", too little trained" if tokens < WELL_TRAINED else ""
-    return f"({loaded.manifest.family}: {tokens // 1000}k tokens, loss {loss:.2f}{little})"
+def compared(arguments: argparse.Namespace, checkpoint: Path, tokenizer: CheckpointTokenizer) -> Field:
+    """The shipped head, and what the command line adds to it."""
+    config = read_config(checkpoint)
+    frozen = Frozen.of(config, read_weights(checkpoint, config, torch.bfloat16))
+    shipped = shipped_head(DEFAULT_MODEL)
+    directories = {} if shipped is None else {SHIPPED: shipped}
+    if not arguments.quick:
+        directories |= {path.name: path for path in arguments.head}
+    heads = {
+        name: load_head(path, checkpoint, tokenizer_digest=tokenizer.digest, frozen=frozen)
+        for name, path in directories.items()
+    }
+    drafts = {}
+    for path in [] if arguments.quick else arguments.draft:
+        facts = json.loads((path / TRAINING).read_text(encoding="utf-8"))
+        draft = load_backend(path, dtype="bfloat16", kv_budget_tokens=8192)
+        drafts[path.name] = (draft, trained(f"layers {facts['layers']}", facts))
+    datastores = [Dataset(path) for path in arguments.datastore]
+    return Field.of(heads, drafts, datastores, {"chain": arguments.chain, "tree": arguments.nodes})
 
 
 def pass_times(backend: Backend, counts: tuple[int, ...], context: int = 300) -> dict[int, float]:
@@ -146,12 +122,6 @@ def pass_times(backend: Backend, counts: tuple[int, ...], context: int = 300) ->
             backend.rollback(slot)
     backend.release(slot)
     return {count: statistics.median(values) for count, values in taken.items()}
-
-
-def interpolated(times: dict[int, float], rows: int) -> float:
-    """Milliseconds of a pass of `rows`, on straight lines between what was measured."""
-    counts = sorted(times)
-    return float(np.interp(rows, counts, [times[count] for count in counts]))
 
 
 if __name__ == "__main__":

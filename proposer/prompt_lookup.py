@@ -1,13 +1,19 @@
 """Prompt lookup: copy what followed an earlier occurrence of the prefix's last tokens (M7.7 section 0x04A).
 
-The longest n-gram with an admissible occurrence wins. Which occurrences are admissible, and which of them is taken, are
-settings, because published matchers differ (L: prefix length, n: n-gram, k: tokens wanted, s: where a continuation starts):
+The longest n-gram with an admissible occurrence wins (under `one_edit` the strongest occurrence). Which occurrences are
+admissible, and which of them is taken, are settings, because published matchers differ (L: prefix length, n: n-gram,
+k: tokens wanted, s: where a continuation starts):
 
     rule      continuation  takes the                  admissible if            as in
     latest    clipped       last occurrence            s <= L - n (no overlap)  M7.7 section 0x04A
     latest    full_length   last occurrence            that and s + k <= L
     earliest  clipped       first occurrence           s < L                    Transformers 5.24
     earliest  full_length   first occurrence           s < L - n, s + k <= L    the original prompt-lookup-decoding
+    one_edit  either        strongest, then longest,   as under latest          docs/decisions/0013
+                            then last occurrence
+
+The strength of an occurrence is its n-gram's length, and half of what matched before it once an edit is forgiven
+(proposer/match_strength.py). Under `one_edit` an offer's match length is this strength.
 
 How much is copied may grow with how much matched: `spec_factor` candidates per matched token (SuffixDecoding,
 arXiv 2411.04975, section 4: a longer match makes each further token likelier to hold, and every candidate costs a row).
@@ -22,7 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from time import perf_counter_ns
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +39,7 @@ from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest
 from contracts.proposal import MAX_NODES, Proposal, ProposalNode, SourceCost, StateHandle
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
+from proposer.match_strength import strongest
 from proposer.source import KIND, read_options, version_of
 from proposer.suffix_scan import suffix_occurrences
 
@@ -42,7 +49,7 @@ MAX_SPEC_FACTOR = 64
 # Repetitive text has thousands of occurrences with the same continuation; looking at more of them finds little.
 _OCCURRENCES_PER_BRANCH = 32
 
-Rule = Literal["latest", "earliest"]
+Rule = Literal["latest", "earliest", "one_edit"]
 Continuation = Literal["full_length", "clipped"]
 
 
@@ -65,8 +72,8 @@ class PromptLookupSettings:
     spec_factor: int = 0
 
     def __post_init__(self) -> None:
-        if self.rule not in ("latest", "earliest"):
-            raise InvalidArgument("prompt_lookup.rule", f"{self.rule!r} is neither 'latest' nor 'earliest'")
+        if self.rule not in get_args(Rule):
+            raise InvalidArgument("prompt_lookup.rule", f"{self.rule!r} is none of {', '.join(get_args(Rule))}")
         if self.continuation not in ("full_length", "clipped"):
             raise InvalidArgument(
                 "prompt_lookup.continuation", f"{self.continuation!r} is neither 'full_length' nor 'clipped'"
@@ -84,7 +91,10 @@ class PromptLookupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An occurrence: its continuation starts at `start`, it repeats the last `length` tokens, `count` share that length."""
+    """An occurrence: its continuation starts at `start`, it repeats the last `length` tokens, `count` share that length.
+
+    Under `one_edit` `length` is the strength.
+    """
 
     start: int
     length: int
@@ -100,22 +110,28 @@ def ranked_matches(
     max_ngram: int,
     wanted: int,
 ) -> Iterator[Match]:
-    """Admissible occurrences, best first: by descending n-gram, then by `rule`; each occurrence once.
+    """Admissible occurrences, best first: by descending n-gram, then by `rule`; each occurrence once. Under `one_edit` the
+    strongest come before these, and after them the order is that of `latest`.
 
     prefix: int64 [L]. `wanted`: the continuation's full length.
     """
     size = len(prefix)
     seen: set[int] = set()
-    levels = suffix_occurrences(prefix, max_ngram)
+    levels = [
+        starts[: np.searchsorted(starts, _last_start(rule, continuation, size, length, wanted), side="right")]
+        for length, starts in enumerate(suffix_occurrences(prefix, max_ngram), start=1)
+    ]
+    if rule == "one_edit":
+        starts, strengths = strongest(prefix, levels, min_ngram, max_ngram)
+        for start, strength in zip(starts.tolist(), strengths.tolist(), strict=True):
+            seen.add(start)
+            yield Match(start, strength, int(np.count_nonzero(strengths == strength)))
     for length in range(len(levels), min_ngram - 1, -1):
         starts = levels[length - 1]
-        count = int(np.searchsorted(starts, _last_start(rule, continuation, size, length, wanted), side="right"))
-        order = range(count - 1, -1, -1) if rule == "latest" else range(count)
-        for index in order:
-            start = int(starts[index])
+        for start in (starts if rule == "earliest" else starts[::-1]).tolist():
             if start not in seen:
                 seen.add(start)
-                yield Match(start, length, count)
+                yield Match(start, length, len(starts))
 
 
 def _last_start(rule: Rule, continuation: Continuation, size: int, length: int, wanted: int) -> int:
@@ -124,7 +140,7 @@ def _last_start(rule: Rule, continuation: Continuation, size: int, length: int, 
         return size - 1
     if continuation == "clipped":
         return size - length
-    overlap_free = size - length if rule == "latest" else size - length - 1
+    overlap_free = size - length if rule != "earliest" else size - length - 1
     return min(overlap_free, size - wanted)
 
 

@@ -9,19 +9,48 @@ from __future__ import annotations
 
 import numpy as np
 
-from retriever.kernel_table import ABOVE_ALL, ENTRIES, code_at, code_of, compiled, suffix_start
+from retriever.kernel_ranks import code_at_signpost, fetch_codes
+from retriever.kernel_table import (
+    ENTRIES,
+    SIGNPOST_COUNT,
+    SIGNPOST_SPACING_BITS,
+    code_at,
+    code_of,
+    compiled,
+    suffix_start,
+)
+
+# The first length tried, above the shortest allowed: most contexts of a large index match further, few of a small one do.
+FIRST_STEP = 4
+# So many occurrences of a match are looked at one by one for how far back they agree with the context.
+LOOKED_AT = 32
 
 
 @compiled
-def _bound(table, segment, pattern, begin, bound):
-    """First rank whose suffix is not below pattern[begin:] followed by the code `bound`, and whether it starts with it.
+def _first(table, segment, pattern, begin):
+    """First rank whose suffix is not below pattern[begin:] and a further code; and whether it starts with these.
 
-    Manber and Myers' descent (SIAM J. Comput. 1993) without the LCP table: both ends' common prefixes are carried.
+    Manber and Myers' descent (SIAM J. Comput. 1993) without the LCP table: both ends' common prefixes are carried. The
+    same steps are taken over the signposts and then, between two of them, over the suffix array.
     """
     length = pattern.shape[0] - begin
-    left, right = np.int64(0), table[segment, ENTRIES]
+    left, right = np.int64(0), table[segment, SIGNPOST_COUNT]
     left_common, right_common = 0, 0
     matches = False
+    while left < right:
+        middle = (left + right) >> 1
+        k = min(left_common, right_common)
+        code = code_at_signpost(table, segment, middle, k)
+        while k < length and code == pattern[begin + k]:
+            k += 1
+            code = code_at_signpost(table, segment, middle, k)
+        if (code == 0) if k == length else (code < pattern[begin + k]):
+            left, left_common = middle + 1, k
+        else:
+            right, right_common, matches = middle, k, k == length
+    bits = table[segment, SIGNPOST_SPACING_BITS]
+    right = table[segment, ENTRIES] if right == table[segment, SIGNPOST_COUNT] else right << bits
+    left = ((left - 1) << bits) + 1 if left > 0 else np.int64(0)
     while left < right:
         middle = (left + right) >> 1
         at = suffix_start(table, segment, middle)
@@ -30,11 +59,37 @@ def _bound(table, segment, pattern, begin, bound):
         while k < length and code == pattern[begin + k]:
             k += 1
             code = code_at(table, segment, at + k)
-        if (code < bound) if k == length else (code < pattern[begin + k]):
+        if (code == 0) if k == length else (code < pattern[begin + k]):
             left, left_common = middle + 1, k
         else:
             right, right_common, matches = middle, k, k == length
     return left, matches
+
+
+@compiled
+def _starts(table, segment, rank, pattern, begin):
+    """Whether the suffix at a rank starts with pattern[begin:]."""
+    at = suffix_start(table, segment, rank) - begin
+    k = begin
+    while k < pattern.shape[0] and code_at(table, segment, at + k) == pattern[k]:
+        k += 1
+    return k == pattern.shape[0]
+
+
+@compiled
+def _end(table, segment, pattern, first):
+    """The rank after the last one whose suffix starts with the pattern, as that at `first` does; by doubling."""
+    left, right = first + 1, table[segment, ENTRIES]
+    step = np.int64(1)
+    while left < right:
+        probe = min(left + step - 1, right - 1) if step > 0 else (left + right) >> 1
+        if _starts(table, segment, probe, pattern, 0):
+            left = probe + 1
+            step <<= 1
+        else:
+            right = probe
+            step = np.int64(0)
+    return left
 
 
 @compiled
@@ -53,26 +108,53 @@ def _pattern(table, segment, tokens, limit):
 
 
 @compiled
+def _furthest(table, segment, pattern, begin, first):
+    """The longest match that ends as an occurrence of pattern[begin:] does; and whether all occurrences were looked at.
+
+    The occurrences stand at ranks first, first + 1, ...
+    """
+    most = pattern.shape[0] - begin
+    end = min(first + LOOKED_AT, table[segment, ENTRIES])
+    fetch_codes(table, segment, first, end, 0)
+    for rank in range(first, end):
+        if rank > first and not _starts(table, segment, rank, pattern, begin):
+            return most, True
+        at = suffix_start(table, segment, rank) - begin
+        k = begin
+        # A boundary's code equals none of a pattern's.
+        while k > 0 and at + k > 0 and code_at(table, segment, at + k - 1) == pattern[k - 1]:
+            k -= 1
+        most = max(most, pattern.shape[0] - k)
+        if k == 0:
+            return most, True
+    return most, end == table[segment, ENTRIES]
+
+
+@compiled
 def longest_match(table, tokens, max_suffix, min_suffix):
     """Length of the longest suffix of tokens (int64 [m]) that some segment continues; 0 below min_suffix.
 
     "Continues": occurs with at least one further token in its document. A suffix of such a suffix is one too, so the
-    length is found by doubling and bisection.
+    length is found by doubling and bisection, and each length found is stretched by looking back from its occurrences.
     """
     best = np.int64(min_suffix - 1)
     for segment in range(table.shape[0]):
         pattern = _pattern(table, segment, tokens, max_suffix)
         limit = pattern.shape[0]
         refuted = limit + 1
-        step = 1
+        # Segments after the first match mostly no further than it.
+        step = np.int64(FIRST_STEP if segment == 0 else 1)
         while best + 1 < refuted:
             length = min(best + step, refuted - 1) if step > 0 else (best + refuted) >> 1
-            if _bound(table, segment, pattern, limit - length, 1)[1]:
-                best = length
+            first, matches = _first(table, segment, pattern, limit - length)
+            if matches:
+                best, whole = _furthest(table, segment, pattern, limit - length, first)
+                if whole:
+                    break
                 step <<= 1
             else:
                 refuted = length
-                step = 0
+                step = np.int64(0)
     return best if best >= min_suffix else np.int64(0)
 
 
@@ -85,9 +167,9 @@ def intervals(table, tokens, length, low, high):
         high[segment] = 0
         pattern = _pattern(table, segment, tokens, length)
         if pattern.shape[0] == length:
-            first, matches = _bound(table, segment, pattern, 0, 1)
+            first, matches = _first(table, segment, pattern, 0)
             if matches:
                 low[segment] = first
-                high[segment] = _bound(table, segment, pattern, 0, ABOVE_ALL)[0]
+                high[segment] = _end(table, segment, pattern, first)
                 total += high[segment] - first
     return total

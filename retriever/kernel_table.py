@@ -18,7 +18,10 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-CODES, WIDTH, LOW, HIGH, ENTRIES, ALPHABET, ALPHABET_SIZE, MAX_TOKEN, COLUMNS = range(9)
+(
+    CODES, WIDTH, LOW, HIGH, ENTRIES, ALPHABET, ALPHABET_SIZE, MAX_TOKEN,
+    SIGNPOSTS, SIGNPOST_COUNT, SIGNPOST_SPACING_BITS, SIGNPOST_DEPTH, COLUMNS,
+) = range(13)  # fmt: skip
 ABOVE_ALL = np.int64(1 << 62)
 
 
@@ -45,7 +48,7 @@ def compiled(function: Any) -> Any:
 
 
 @intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:
+def pointer(typing_context: Any, address: Any) -> Any:
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
@@ -55,23 +58,23 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 @compiled
 def code_at(table, segment, position):
     if table[segment, WIDTH] == 2:
-        return np.int64(carray(_pointer(table[segment, CODES]), (1,), np.uint16)[position])
-    return np.int64(carray(_pointer(table[segment, CODES]), (1,), np.uint32)[position])
+        return np.int64(carray(pointer(table[segment, CODES]), (1,), np.uint16)[position])
+    return np.int64(carray(pointer(table[segment, CODES]), (1,), np.uint32)[position])
 
 
 @compiled
 def suffix_start(table, segment, rank):
-    low = np.int64(carray(_pointer(table[segment, LOW]), (1,), np.uint32)[rank])
+    low = np.int64(carray(pointer(table[segment, LOW]), (1,), np.uint32)[rank])
     if table[segment, HIGH] == 0:
         return low
-    return low | (np.int64(carray(_pointer(table[segment, HIGH]), (1,), np.uint8)[rank]) << 32)
+    return low | (np.int64(carray(pointer(table[segment, HIGH]), (1,), np.uint8)[rank]) << 32)
 
 
 @compiled
 def token_of(table, segment, code):
     if table[segment, ALPHABET] == 0:
         return code - 1
-    return np.int64(carray(_pointer(table[segment, ALPHABET]), (1,), np.uint32)[code - 1])
+    return np.int64(carray(pointer(table[segment, ALPHABET]), (1,), np.uint32)[code - 1])
 
 
 @compiled
@@ -81,7 +84,7 @@ def code_of(table, segment, token):
         return np.int64(0)
     if table[segment, ALPHABET] == 0:
         return token + 1
-    alphabet = carray(_pointer(table[segment, ALPHABET]), (1,), np.uint32)
+    alphabet = carray(pointer(table[segment, ALPHABET]), (1,), np.uint32)
     left, right = np.int64(0), table[segment, ALPHABET_SIZE]
     while left < right:
         middle = (left + right) >> 1

@@ -9,66 +9,46 @@ from __future__ import annotations
 
 import numpy as np
 
-from retriever.kernel_table import ABOVE_ALL, code_at, code_of, compiled, suffix_start, token_of
+from retriever.kernel_ranks import edge, fetch_codes, is_shorter, probe
+from retriever.kernel_table import ABOVE_ALL, code_at, code_of, compiled, suffix_start
+from retriever.signposts import SPACING_BITS
 
 # Intervals up to this many entries are walked child by child; larger ones are first probed about PROBES times.
 SMALL_INTERVAL = 64
 PROBES = 32
+COARSE = 1 << SPACING_BITS
 
 
 @compiled
-def _edge(table, segment, left, right, offset, code):
-    """First rank in [left, right) whose code at `offset` is at least `code`, found by doubling from the left."""
-    step = np.int64(1)
-    while left < right:
-        probe = min(left + step - 1, right - 1)
-        if code_at(table, segment, suffix_start(table, segment, probe) + offset) < code:
-            left = probe + 1
-            step <<= 1
-        else:
-            right = probe
-            break
-    while left < right:
-        middle = (left + right) >> 1
-        if code_at(table, segment, suffix_start(table, segment, middle) + offset) < code:
-            left = middle + 1
-        else:
-            right = middle
-    return left
-
-
-@compiled
-def _probe(table, segment, rank, high, offset):
-    if rank >= high:
-        return ABOVE_ALL
-    return token_of(table, segment, code_at(table, segment, suffix_start(table, segment, rank) + offset))
-
-
-@compiled
-def _visit(table, low, high, offset, threshold, ceiling, limit, ranked, token, count, order, child_low, child_high):
+def _visit(
+    table, low, high, offset, threshold, ceiling, limit, ranked, token, count, order, child_low, child_high, scratch
+):
     """Write a node's children with counts in [threshold, ceiling]; returns (number, whether none is below the threshold).
 
-    Every child of `threshold` or more has a run of at least ceil(threshold / S) in some segment, so probing with that
-    stride hits it; its runs elsewhere are then looked up. `order` ranks the slots by descending count, then ascending
-    token, and keeps the first `limit`; unranked, slots stay in token order and `limit` is only room.
+    Every child of `threshold` or more has a run of at least ceil(threshold / S) in some segment, so probing the multiples
+    of that stride hits it; its runs elsewhere are then looked up. `order` ranks the slots by descending count, then
+    ascending token, and keeps the first `limit`; unranked, slots stay in token order and `limit` is only room. Mutates
+    scratch (int64 [5, S]).
     """
     segments = table.shape[0]
     active = np.int64(0)
     unseen = np.int64(0)
-    left = low.copy()
+    left, at, current, run_low, run_high = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
     for s in range(segments):
+        left[s] = low[s]
         if left[s] < high[s]:
-            left[s] = _edge(table, s, left[s], high[s], offset, 1)
+            if high[s] - left[s] <= SMALL_INTERVAL:
+                fetch_codes(table, s, left[s], high[s], offset)
+            left[s] = edge(table, s, left[s], high[s], offset, 1)
             active += left[s] < high[s]
             unseen += high[s] - left[s]
     stride = max(np.int64(1), (threshold + active - 1) // max(active, np.int64(1)))
-    at = np.empty(segments, np.int64)
-    current = np.empty(segments, np.int64)
-    run_low = np.zeros(segments, np.int64)
-    run_high = np.zeros(segments, np.int64)
+    if stride >= COARSE:
+        # Multiples of this are signposts.
+        stride &= -COARSE
     for s in range(segments):
-        at[s] = left[s] + stride - 1
-        current[s] = _probe(table, s, at[s], high[s], offset)
+        at[s] = (left[s] + stride - 1) // stride * stride
+        current[s] = probe(table, s, at[s], high[s], offset)
     kept = 0
     while True:
         smallest = ABOVE_ALL
@@ -77,6 +57,20 @@ def _visit(table, low, high, offset, threshold, ceiling, limit, ranked, token, c
         if smallest == ABOVE_ALL:
             break
         total = np.int64(0)
+        if active == 1 and stride > 1:
+            # One segment decides alone, so a run that is too short need not be measured.
+            least = max(threshold, count[order[kept - 1]] + 1) if ranked and kept == limit else threshold
+            short = False
+            for s in range(segments):
+                if current[s] == smallest:
+                    code = code_of(table, s, smallest)
+                    short = is_shorter(table, s, left[s], high[s], offset, at[s], code, least)
+                    if short:
+                        left[s] = at[s] + 1
+                        at[s] = (left[s] + stride - 1) // stride * stride
+                        current[s] = probe(table, s, at[s], high[s], offset)
+            if short:
+                continue
         for s in range(segments):
             run_low[s] = 0
             run_high[s] = 0
@@ -84,17 +78,17 @@ def _visit(table, low, high, offset, threshold, ceiling, limit, ranked, token, c
             if code == 0:
                 continue
             if current[s] == smallest:
-                run_low[s] = left[s] if stride == 1 else _edge(table, s, left[s], at[s], offset, code)
-                run_high[s] = _edge(table, s, at[s] + 1, high[s], offset, code + 1)
+                run_low[s] = left[s] if stride == 1 else edge(table, s, left[s], at[s], offset, code)
+                run_high[s] = edge(table, s, at[s] + 1, high[s], offset, code + 1)
             elif stride > 1:
-                run_low[s] = _edge(table, s, left[s], min(at[s], high[s]), offset, code)
-                run_high[s] = _edge(table, s, run_low[s], min(at[s], high[s]), offset, code + 1)
+                run_low[s] = edge(table, s, left[s], min(at[s], high[s]), offset, code)
+                run_high[s] = edge(table, s, run_low[s], min(at[s], high[s]), offset, code + 1)
             else:
                 continue
             left[s] = run_high[s]
             total += run_high[s] - run_low[s]
-            at[s] = left[s] + stride - 1
-            current[s] = _probe(table, s, at[s], high[s], offset)
+            at[s] = (left[s] + stride - 1) // stride * stride
+            current[s] = probe(table, s, at[s], high[s], offset)
         if not ranked and kept == limit and total >= threshold:
             return -1, False
         if total > ceiling:
@@ -175,6 +169,7 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
     child_order = np.empty(budget, np.int64)
     child_low = np.empty((budget, segments), np.int64)
     child_high = np.empty((budget, segments), np.int64)
+    scratch = np.empty((5, segments), np.int64)
     # Rests, in no order. A rest whose children are all waiting, or can no longer be emitted, has bound 0.
     rest_bound = np.zeros(budget + 1, np.int64)
     rest_depth = np.empty(budget + 1, np.int64)
@@ -204,7 +199,7 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
             threshold = floor if bound <= SMALL_INTERVAL else max(floor, bound // PROBES)
             number, whole = _visit(
                 table, rest_low[r], rest_high[r], length + rest_depth[r], threshold, bound, room, True,
-                child_token, child_count, child_order, child_low, child_high,
+                child_token, child_count, child_order, child_low, child_high, scratch,
             )  # fmt: skip
             rest_bound[r] = 0 if whole or number == room else threshold - 1
             truncated = truncated or (not whole and rest_bound[r] == 0)
@@ -265,6 +260,7 @@ def all_above(table, low, high, length, max_depth, threshold, tokens, parents, c
     """
     room = tokens.shape[0]
     unused = np.empty(0, np.int64)
+    scratch = np.empty((5, table.shape[0]), np.int64)
     emitted, row, whole = 0, -1, True
     while row < emitted:
         depth = np.int64(0) if row < 0 else depths[row]
@@ -272,7 +268,7 @@ def all_above(table, low, high, length, max_depth, threshold, tokens, parents, c
             number, complete = _visit(
                 table, low if row < 0 else node_low[row], high if row < 0 else node_high[row], length + depth,
                 threshold, ABOVE_ALL, room - emitted, False,
-                tokens[emitted:], counts[emitted:], unused, node_low[emitted:], node_high[emitted:],
+                tokens[emitted:], counts[emitted:], unused, node_low[emitted:], node_high[emitted:], scratch,
             )  # fmt: skip
             if number < 0:
                 return -1, False
@@ -294,6 +290,6 @@ def count_nodes(table, low, high, length, tokens, parents, depths, counts, node_
             right = high[s] if parent < 0 else node_high[parent, s]
             code = code_of(table, s, tokens[row]) if left < right else np.int64(0)
             offset = length + depths[row] - 1
-            node_low[row, s] = _edge(table, s, left, right, offset, code) if code else right
-            node_high[row, s] = _edge(table, s, node_low[row, s], right, offset, code + 1) if code else right
+            node_low[row, s] = edge(table, s, left, right, offset, code) if code else right
+            node_high[row, s] = edge(table, s, node_low[row, s], right, offset, code + 1) if code else right
             counts[row] += node_high[row, s] - node_low[row, s]

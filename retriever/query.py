@@ -35,6 +35,10 @@ class SegmentSet:
             row[kernel_table.ALPHABET] = segment.alphabet.ctypes.data if segment.alphabet.size else 0
             row[kernel_table.ALPHABET_SIZE] = segment.alphabet.size
             row[kernel_table.MAX_TOKEN] = segment.max_token
+            if segment.signposts is not None:
+                row[kernel_table.SIGNPOSTS] = segment.signposts.codes.ctypes.data
+                row[kernel_table.SIGNPOST_COUNT], row[kernel_table.SIGNPOST_DEPTH] = segment.signposts.codes.shape
+                row[kernel_table.SIGNPOST_SPACING_BITS] = segment.signposts.spacing_bits
 
     @property
     def tokens(self) -> int:

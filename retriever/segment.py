@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydivsufsort import divsufsort
 
 from contracts.errors import InvalidArgument
+from retriever.signposts import Signposts, signposts_of
 from retriever.trie import MAX_TOKEN_ID
 
 MAX_POSITIONS = 2**40
@@ -40,6 +41,7 @@ class Segment:
     offsets_high: uint8 [N], bits 32-39 of the same; empty where P <= 2^32.
     max_token: largest id present, -1 for an empty segment.
     documents: number of non-empty documents.
+    signposts: see `signposts.py`; None for a small segment.
     """
 
     codes: CodeArray
@@ -48,6 +50,7 @@ class Segment:
     offsets_high: NDArray[np.uint8]
     max_token: int
     documents: int
+    signposts: Signposts | None = None
 
     @property
     def tokens(self) -> int:
@@ -57,7 +60,8 @@ class Segment:
     @property
     def resident_bytes(self) -> int:
         """Bytes of all arrays: what a query may touch."""
-        return sum(a.nbytes for a in (self.codes, self.alphabet, self.offsets_low, self.offsets_high))
+        extra = self.signposts.codes.nbytes if self.signposts else 0
+        return extra + sum(a.nbytes for a in (self.codes, self.alphabet, self.offsets_low, self.offsets_high))
 
     def token_documents(self) -> list[NDArray[np.uint32]]:
         """The documents again, in their order: uint32 [length] each."""
@@ -98,7 +102,7 @@ def segment_from_documents(documents: Iterable[Sequence[int] | ArrayLike], *, wi
     low, high = _suffix_array(codes, len(kept), wide_offsets)
     for array in (codes, alphabet, low, high):
         array.flags.writeable = False
-    return Segment(codes, alphabet, low, high, max_token, len(kept))
+    return Segment(codes, alphabet, low, high, max_token, len(kept), signposts_of(codes, low, high))
 
 
 def _token_ids(document: Sequence[int] | ArrayLike) -> NDArray[np.uint32]:

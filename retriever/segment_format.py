@@ -15,6 +15,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from contracts.errors import DataLoss, FailedPrecondition
 from retriever.segment import Segment, segment_from_documents
+from retriever.signposts import signposts_of
 from retriever.trie import MAX_TOKEN_ID
 
 MAGIC = b"DPSEG001"
@@ -113,7 +115,7 @@ def segment_from_bytes(data: bytes | NDArray[np.uint8], *, verify: bool = True) 
         documents=_count(header, "documents"),
     )
     _check(segment, header, verify)
-    return segment
+    return replace(segment, signposts=signposts_of(segment.codes, segment.offsets_low, segment.offsets_high))
 
 
 def _check(segment: Segment, header: Mapping[str, Any], verify: bool) -> None:

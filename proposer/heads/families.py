@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from contracts.errors import InvalidArgument
+from contracts.errors import FailedPrecondition, InvalidArgument
 from models.checkpoint import digest
 from models.config import DecoderConfig, read_config
 from models.weights import DecoderWeights, read_weights
@@ -115,7 +115,8 @@ def load_head(
     threads: int | None = None,
     dtype: torch.dtype = torch.bfloat16,
 ) -> LoadedHead:
-    """The head package in `directory` for the target in `checkpoint`; errors as `package.load`.
+    """The head package in `directory` for the target in `checkpoint`; errors as `package.load`, and FailedPrecondition for a
+    Medusa-2 package, whose backbone is not this target.
 
     frozen: the target's rows where they are at hand; read from the checkpoint in bfloat16 otherwise. dtype: of EAGLE's layer
     and vocabulary rows while drafting.
@@ -135,6 +136,11 @@ def load_head(
     )
     expected = tensor_shapes(network_of(manifest, frozen, placeholder))
     loaded = package.load(directory, expected, target_digest=digest(checkpoint), tokenizer_digest=tokenizer_digest)
+    if loaded.adapter:
+        raise FailedPrecondition(
+            "head.adapter",
+            f"{directory.name} reads a changed backbone: make that target and its heads by `draftproof train backbone`",
+        )
     network = network_of(manifest, frozen, loaded.vocabulary)
     head = head_of(loaded, network, kv_budget_tokens=kv_budget_tokens, threads=threads, dtype=dtype)
     return LoadedHead(head, loaded.manifest)

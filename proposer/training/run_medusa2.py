@@ -106,7 +106,9 @@ def bind(directory: Path, checkpoint: Path, out: Path) -> None:
     `out/head`, the heads bound to it. Errors as `package.load`; InvalidArgument for a package without an adapter."""
     manifest = package.read_manifest(directory)
     if manifest.family != "medusa2":
-        raise InvalidArgument("head.family", f"{directory.name} is a {manifest.family} head: its target is the base itself")
+        raise InvalidArgument(
+            "head.family", f"{directory.name} is a {manifest.family} head: its target is the base itself"
+        )
     config = read_config(checkpoint)
     weights = read_weights(checkpoint, config, torch.bfloat16)
     placeholder = DraftVocabulary(

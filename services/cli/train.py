@@ -6,20 +6,22 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from services.cli import train_models
+from services.cli.train_reports import reports_of
 from services.settings import VerifierSettings, load
-
-if TYPE_CHECKING:
-    from proposer.training.loop import Figures
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Self-distilled data and draft heads for the model of the settings.",
 )
+
+for command in (train_models.medusa2, train_models.backbone, train_models.draft):
+    app.command()(command)
 
 DATA_TAPS = ("final_norm", "layer:2", "layer:14", "layer:26")
 
@@ -111,10 +113,9 @@ def head(
     from proposer.training.dataset import Dataset
     from proposer.training.loop import Recipe
     from proposer.training.recipes import recipe_of
-    from proposer.training.prepared import Reports
     from proposer.training.run import HeadPlan, train_head
     from services.checkpoint_files import eos_ids, model_name
-    from services.cli.console import err, fetch_model, progress_bars
+    from services.cli.console import err, fetch_model
 
     settings = load(VerifierSettings)
     if threads:
@@ -122,19 +123,7 @@ def head(
     chosen = recipe_of(family, depth=depth, inner=inner, taps=tuple(filter(None, taps.split(","))), noise=noise)
     checkpoint = fetch_model(settings.model, settings.models_dir)
     recipe = Recipe(token_budget=tokens, batch_tokens=batch, learning_rate=rate or chosen.learning_rate, seed=seed)
-    with progress_bars() as bars:
-        preparing = bars.add_task("data", total=None)
-        training = bars.add_task(family, total=tokens)
-
-        def row(figures: Figures, budget: int) -> None:
-            depths = " ".join(f"{value:.3f}" for value in figures.held_out or figures.accuracy)
-            kind = "held out" if figures.held_out else "training"
-            bars.update(training, completed=min(figures.tokens, budget))
-            err.print(
-                f"step {figures.step} tokens {figures.tokens}/{budget} {figures.seconds:.0f} s loss {figures.loss:.4f} "
-                f"accuracy by depth ({kind}) {depths}"
-            )
-
+    with reports_of(family, tokens) as reports:
         last = train_head(
             HeadPlan(chosen, vocabulary, recipe, prompts=prompts, start=start),
             [Dataset(path) for path in data],
@@ -143,9 +132,7 @@ def head(
             target_name=model_name(settings.model),
             eos_ids=eos_ids(checkpoint),
             command=" ".join(["draftproof", *sys.argv[1:]]),
-            reports=Reports(
-                lambda name, done, total: bars.update(preparing, description=name, completed=done, total=total), row
-            ),
+            reports=reports,
         )
     err.print(
         f"{family}: budget {tokens}, loss {last.loss:.4f}, about {last.expected_tokens:.2f} tokens a greedy chain"

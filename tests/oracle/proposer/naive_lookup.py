@@ -48,3 +48,29 @@ def earliest_clipped(tokens: Sequence[int], *, max_ngram: int, wanted: int, min_
             if ids[i : i + n] == ids[-n:] and continuation:
                 return continuation
     return []
+
+
+def one_edit(tokens: Sequence[int], *, max_ngram: int, wanted: int, min_ngram: int = 1) -> list[int]:
+    """docs/decisions/0013: over all occurrences inside tokens[:-n], the strongest, then the longest, then the last."""
+    ids = list(tokens)
+    best = (0, 0, 0)
+    for start in range(1, len(ids)):
+        lengths = [n for n in range(min_ngram, max_ngram + 1) if start <= len(ids) - n and _ends(ids, start, n)]
+        if lengths:
+            strength = min(max_ngram, lengths[-1] + _before_edit(ids, start - lengths[-1], len(ids) - lengths[-1]) // 2)
+            best = max(best, (strength, lengths[-1], start))
+    return ids[best[2] : best[2] + wanted] if best[2] else []
+
+
+def _ends(ids: list[int], start: int, n: int) -> bool:
+    return start >= n and ids[start - n : start] == ids[-n:]
+
+
+def _before_edit(ids: list[int], theirs: int, ours: int) -> int:
+    best = 0
+    for new, old in ((1, 1), (1, 0), (0, 1), (2, 0), (0, 2), (2, 1), (1, 2), (2, 2)):
+        i, j, matched = ours - new, theirs - old, 0
+        while j < i and j - matched >= 1 and matched < 8 and ids[i - matched - 1] == ids[j - matched - 1]:
+            matched += 1
+        best = max(best, matched)
+    return best

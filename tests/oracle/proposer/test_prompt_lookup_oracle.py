@@ -16,6 +16,7 @@ from tests.oracle.proposer.naive_lookup import (
     earliest_full_length,
     latest_full_length,
     m77_lookup,
+    one_edit,
 )
 from tests.unit.proposer.rounds import Rounds, session_manifest
 
@@ -24,6 +25,7 @@ ORACLES = {
     ("latest", "full_length"): latest_full_length,
     ("earliest", "clipped"): earliest_clipped,
     ("earliest", "full_length"): earliest_full_length,
+    ("one_edit", "clipped"): one_edit,
 }
 
 

@@ -11,7 +11,7 @@ from tests.unit.proposer.rounds import Rounds, session_manifest
 PREFIXES = st.integers(1, 5).flatmap(lambda top: st.lists(st.integers(0, top), min_size=1, max_size=50))
 SETTINGS = st.builds(
     PromptLookupSettings,
-    rule=st.sampled_from(["latest", "earliest"]),
+    rule=st.sampled_from(["latest", "earliest", "one_edit"]),
     continuation=st.sampled_from(["full_length", "clipped"]),
     min_ngram=st.integers(1, 2),
     max_ngram=st.integers(2, 5),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retriever.answering import merged_locally
 from retriever.placement import place
 from retriever.query import SegmentSet
-from retriever.segment import segment_from_documents
+from retriever.segment import Segment, segment_from_documents
 from retriever.segment_format import segment_bytes, segment_from_bytes
+from retriever.signposts import signposts_of
 from retriever.trie import QueryLimits
 from tests.oracle.retriever.naive_scan import continuations, naive_retrieve, prefix_counts
 
@@ -73,6 +76,21 @@ def dealt(data: st.DataObject, documents: Documents, hands: int) -> list[Documen
     return cut
 
 
+def signposted(data: st.DataObject, segment: Segment) -> Segment:
+    """With signposts as close and as deep as drawn, or none: no answer may depend on them."""
+    if data.draw(st.booleans()):
+        return segment
+    posts = signposts_of(
+        segment.codes,
+        segment.offsets_low,
+        segment.offsets_high,
+        spacing_bits=data.draw(st.integers(0, 3)),
+        depth=data.draw(st.integers(1, 4)),
+        least_tokens=1,
+    )
+    return replace(segment, signposts=posts)
+
+
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), documents=corpora(), limit=limits(), wide=st.booleans())
 def test_answers_equal_a_naive_scan_however_documents_are_cut_into_segments(
@@ -80,7 +98,7 @@ def test_answers_equal_a_naive_scan_however_documents_are_cut_into_segments(
 ) -> None:
     context = data.draw(contexts(documents))
     cut = dealt(data, documents, data.draw(st.integers(1, 3)))
-    segments = SegmentSet([segment_from_documents(part, wide_offsets=wide) for part in cut])
+    segments = SegmentSet([signposted(data, segment_from_documents(part, wide_offsets=wide)) for part in cut])
     expected = naive_retrieve(
         documents,
         context,
@@ -112,7 +130,7 @@ def test_listing_and_counting_equal_a_naive_scan(
     data: st.DataObject, documents: Documents, least: int, depth: int
 ) -> None:
     suffix = data.draw(contexts(documents))[-3:]
-    segments = SegmentSet([segment_from_documents(part) for part in dealt(data, documents, 2)])
+    segments = SegmentSet([signposted(data, segment_from_documents(part)) for part in dealt(data, documents, 2)])
     counts = prefix_counts(continuations(documents, tuple(suffix), depth)) if suffix else {}
     listed = segments.above(suffix, depth, least, 10_000)
     expected = {path: count for path, count in counts.items() if count >= least}

@@ -93,6 +93,36 @@ def test_latest_and_earliest_take_opposite_ends() -> None:
     assert propose(PromptLookupSettings(rule="earliest"), prefix, node_budget=1).nodes[0].token == 5
 
 
+def test_after_a_change_the_copy_goes_on_where_the_original_does() -> None:
+    original = [10, 11, 12, 13, 20, 14, 15, 16, 17]
+    elsewhere = [30, 20, 31, 32]
+    for changed in ([99], [], [99, 98], [13, 99]):
+        prefix = [*original, *elsewhere, 10, 11, 12, *changed, 20]
+        proposal = propose(PromptLookupSettings(rule="one_edit"), prefix, node_budget=3)
+        assert [node.token for node in proposal.nodes] == [14, 15, 16]
+        assert [node.token for node in propose(PromptLookupSettings(), prefix, node_budget=2).nodes] == [31, 32]
+        assert 2 <= proposal.cost.match_length <= 3
+
+
+def test_strength_bounds_the_copy_and_stops_at_the_longest_n_gram() -> None:
+    passage = [1, 2, 3, 4, 5, 6, 7, 8]
+    prefix = [*passage, 50, 20, 21, 22, 23, 24, 25, 26, 27, 28, 60, *passage, 51, 20]
+    settings = PromptLookupSettings(rule="one_edit", max_ngram=16, spec_factor=1)
+    assert [node.token for node in propose(settings, prefix, max_depth=16).nodes] == [21, 22, 23, 24, 25]
+    capped = PromptLookupSettings(rule="one_edit", max_ngram=3, spec_factor=1)
+    assert propose(capped, prefix, max_depth=16).cost.match_length == 3
+
+
+def test_a_passage_shifted_onto_itself_is_no_evidence() -> None:
+    assert propose(PromptLookupSettings(rule="one_edit", max_ngram=8), [1, 2, 3, 4, 5, 9, 5]).cost.match_length == 1
+
+
+def test_one_edit_offers_a_distant_longest_match_among_countless_short_ones() -> None:
+    prefix = [1, 2, 3, 40, 41, *[3, 9] * 200, 1, 2, 3]
+    proposal = propose(PromptLookupSettings(rule="one_edit", max_ngram=8), prefix, node_budget=2)
+    assert [node.token for node in proposal.nodes] == [40, 41]
+
+
 def test_branches_are_distinct_continuations_ranked_by_match_length_then_rule() -> None:
     prefix = [4, 1, 5, 3, 1, 6, 4, 1, 5, 3, 1, 7, 4, 1]
     proposal = propose(PromptLookupSettings(branches=3), prefix, node_budget=3)
@@ -148,6 +178,7 @@ def test_every_setting_changes_the_version() -> None:
     variants = [
         PromptLookupSettings(),
         PromptLookupSettings(rule="earliest"),
+        PromptLookupSettings(rule="one_edit"),
         PromptLookupSettings(continuation="full_length"),
         PromptLookupSettings(min_ngram=2),
         PromptLookupSettings(max_ngram=4),

@@ -1,0 +1,70 @@
+"""One draft model from a data set to a checkpoint directory: layers of the target, distilled."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from models.checkpoint import digest
+from proposer.training import plots
+from proposer.training.checkpoint_writer import write_checkpoint
+from proposer.training.dataset import Dataset
+from proposer.training.draft import DraftNetwork, DraftObjective
+from proposer.training.loop import Figures, Recipe, Trainer
+from proposer.training.prepared import Corpus, Reports, Target, budget_spent
+from proposer.training.run import run_facts
+
+TRAINING = "training.json"
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """layers: of the target, ascending, that the draft keeps. vocabulary: tokens that the loss is taken over."""
+
+    layers: tuple[int, ...]
+    vocabulary: int
+    recipe: Recipe
+    prompts: bool = True
+
+
+def train_draft(
+    plan: DraftPlan,
+    data: Sequence[Dataset],
+    checkpoint: Path,
+    out: Path,
+    *,
+    eos_ids: Sequence[int],
+    command: str,
+    reports: Reports,
+) -> Figures:
+    """Train and write to `out` a checkpoint that any loader reads, with `training.json` beside it; an interrupted run with
+    the same `out` goes on from `out/state.pt`. Returns the last figures, whose one depth is the draft's next token."""
+    torch.manual_seed(plan.recipe.seed)
+    target, corpus = Target.read(checkpoint, eos_ids), Corpus.read(data, ())
+    out.mkdir(parents=True, exist_ok=True)
+    state = out / "state.pt"
+    vocabulary = corpus.vocabulary(out / "vocabulary.json", plan.vocabulary, target)
+    spent = budget_spent(state, plan.recipe.token_budget)
+    kept, held_out = corpus.examples(target, vocabulary, reports.step, prompts=plan.prompts, spent=spent)
+    network = DraftNetwork(target.config, target.weights, plan.layers, target.frozen.rows(vocabulary))
+    trainer = Trainer(network, partial(DraftObjective().scores, network), vocabulary, plan.recipe, state_path=state)
+    last = trainer.run(kept, held_out, reports.row)
+    plots.write_csv(trainer.history, out / "figures.csv")
+    plots.write_plots(trainer.history, out, "draft")
+    write_checkpoint(checkpoint, out, network.config, network.weights(torch.bfloat16))
+    facts = (
+        {"command": command, "layers": list(plan.layers), "target_digest": digest(checkpoint)}
+        | {"prompt_labels": plan.prompts, "objective": "teacher law and labels over the frequent tokens"}
+        | corpus.facts(held_out, vocabulary)
+        | run_facts(plan.recipe, last)
+    )
+    unfinished = out / (TRAINING + ".unfinished")
+    unfinished.write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    os.replace(unfinished, out / TRAINING)
+    return last
