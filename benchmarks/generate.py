@@ -59,7 +59,7 @@ class Benchmark:
         self.edit = [tokenizer.encode_chat(prompt.messages) for prompt in edit_prompts(plan.edit)]
         self.spec = [tokenizer.encode_chat(prompt.messages) for prompt in spec_bench_prompts(plan.spec)]
         self.all = self.edit + self.spec
-        self.figures: Figures = {"checkpoint": "SmolLM2-135M-Instruct, from a Q4_1 file", "prompts": len(self.all)}
+        self.figures: Figures = {"checkpoint": "SmolLM2-135M-Instruct, from a Q4_1 file"}
 
     async def outcomes(
         self, on: Serving, name: str, prompts: Sequence[Sequence[int]], mode: str, policy: SamplingPolicy
@@ -75,6 +75,7 @@ class Benchmark:
 
         Under the fixed budget, which verifies more candidates than the adaptive one and so has more to go wrong.
         """
+        self.figures["prompts"] = len(self.all)
         async with serving("float32", self.cache, self.progress, budget="fixed") as on:
             policy = greedy(self.plan.max_tokens)
             found = {mode: await self.outcomes(on, "identity fp32", self.all, mode, policy) for mode in MODES}
@@ -123,6 +124,7 @@ class Benchmark:
 
     async def bf16(self) -> None:
         """Speed on edit prompts beside Transformers, overhead of rounds, identity with our own plain output."""
+        self.figures["prompts"] = len(self.all)
         policy = greedy(self.plan.max_tokens)
         async with serving("bfloat16", self.cache, self.progress) as on:
             with transformers_peer(self.checkpoint, "bfloat16") as peer:
@@ -146,6 +148,7 @@ class Benchmark:
 
     async def speed(self) -> None:
         """Only what our own services take on edit prompts, with nothing loaded beside them."""
+        self.figures["editeval_prompts"] = len(self.edit)
         async with serving("bfloat16", self.cache, self.progress) as on:
             ours, _, _ = await self._speed(on, None, greedy(self.plan.max_tokens))
         self._speed_figures(ours)
