@@ -110,28 +110,28 @@ def ranked_matches(
     max_ngram: int,
     wanted: int,
 ) -> Iterator[Match]:
-    """Admissible occurrences, best first: by descending n-gram, then by `rule`; each occurrence once. Under `one_edit` the
-    strongest come before these, and after them the order is that of `latest`.
+    """Admissible occurrences, best first: by descending n-gram, then by `rule`; each occurrence once. Under `one_edit` those
+    of which the strength was looked at come first, then all others as under `latest`.
 
     prefix: int64 [L]. `wanted`: the continuation's full length.
     """
     size = len(prefix)
     seen: set[int] = set()
-    levels = [
-        starts[: np.searchsorted(starts, _last_start(rule, continuation, size, length, wanted), side="right")]
-        for length, starts in enumerate(suffix_occurrences(prefix, max_ngram), start=1)
-    ]
     if rule == "one_edit":
-        starts, strengths = strongest(prefix, levels, min_ngram, max_ngram)
+        starts, strengths = strongest(prefix, min_ngram, max_ngram, _last_start(rule, continuation, size, 1, wanted))
         for start, strength in zip(starts.tolist(), strengths.tolist(), strict=True):
             seen.add(start)
             yield Match(start, strength, int(np.count_nonzero(strengths == strength)))
+    levels = suffix_occurrences(prefix, max_ngram)
     for length in range(len(levels), min_ngram - 1, -1):
         starts = levels[length - 1]
-        for start in (starts if rule == "earliest" else starts[::-1]).tolist():
+        count = int(np.searchsorted(starts, _last_start(rule, continuation, size, length, wanted), side="right"))
+        order = range(count) if rule == "earliest" else range(count - 1, -1, -1)
+        for index in order:
+            start = int(starts[index])
             if start not in seen:
                 seen.add(start)
-                yield Match(start, length, len(starts))
+                yield Match(start, length, count)
 
 
 def _last_start(rule: Rule, continuation: Continuation, size: int, length: int, wanted: int) -> int:

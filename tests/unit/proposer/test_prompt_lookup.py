@@ -118,8 +118,10 @@ def test_a_passage_shifted_onto_itself_is_no_evidence() -> None:
 
 
 def test_one_edit_offers_a_distant_longest_match_among_countless_short_ones() -> None:
-    prefix = [1, 2, 3, 40, 41, *[3, 9] * 200, 1, 2, 3]
-    proposal = propose(PromptLookupSettings(rule="one_edit", max_ngram=8), prefix, node_budget=2)
+    prefix = [1, 2, 3, 40, 41, *[token for other in range(200) for token in (3, 50 + other)], 1, 2, 3]
+    rounds = Rounds(session_manifest([PromptLookup().describe()]))
+    source = PromptLookup(PromptLookupSettings(rule="one_edit", max_ngram=8))
+    proposal = source.propose(rounds.request("prompt_lookup", prefix, node_budget=2))
     assert [node.token for node in proposal.nodes] == [40, 41]
 
 
