@@ -45,11 +45,11 @@ def _at(prefix: Int64Array, positions: Int64Array) -> Int64Array:
 
 
 def strongest(prefix: Int64Array, min_ngram: int, max_ngram: int, last_start: int) -> tuple[Int64Array, Int64Array]:
-    """Starts and strengths of the WEIGHED longest occurrences: strongest first, then longest, then last.
+    """Starts and lengths of the WEIGHED longest occurrences: strongest first, then longest, then last.
 
     An occurrence repeats the prefix's last `min_ngram` to `max_ngram` tokens and does not overlap them; its continuation
-    starts at `last_start` at the latest. Of as long ones the last are weighed. Its strength is how many it repeats and half
-    of `matched_before_edit`, at most `max_ngram`.
+    starts at `last_start` at the latest. Of as long ones the last are weighed. Its strength is its length, how many it
+    repeats, and half of `matched_before_edit`, at most `max_ngram`.
     """
     size = len(prefix)
     starts = np.flatnonzero(prefix[: max(0, min(last_start, size - 1))] == prefix[-1]) + 1
@@ -66,4 +66,4 @@ def strongest(prefix: Int64Array, min_ngram: int, max_ngram: int, last_start: in
     bonus = matched_before_edit(prefix, starts, lengths) // TOKENS_PER_STRENGTH
     strengths = np.minimum(lengths + bonus, max_ngram)
     order = np.lexsort((starts, lengths, strengths))[::-1]
-    return starts[order], strengths[order]
+    return starts[order], lengths[order]

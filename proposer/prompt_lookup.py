@@ -13,7 +13,7 @@ k: tokens wanted, s: where a continuation starts):
                             then last occurrence
 
 The strength of an occurrence is its n-gram's length, and half of what matched before it once an edit is forgiven
-(proposer/match_strength.py). Under `one_edit` an offer's match length is this strength.
+(proposer/match_strength.py). It chooses only; how much is copied and what is reported go by the length.
 
 How much is copied may grow with how much matched: `spec_factor` candidates per matched token (SuffixDecoding,
 arXiv 2411.04975, section 4: a longer match makes each further token likelier to hold, and every candidate costs a row).
@@ -91,10 +91,7 @@ class PromptLookupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An occurrence: its continuation starts at `start`, it repeats the last `length` tokens, `count` share that length.
-
-    Under `one_edit` `length` is the strength.
-    """
+    """An occurrence: its continuation starts at `start`, it repeats the last `length` tokens, `count` share that length."""
 
     start: int
     length: int
@@ -118,10 +115,10 @@ def ranked_matches(
     size = len(prefix)
     seen: set[int] = set()
     if rule == "one_edit":
-        starts, strengths = strongest(prefix, min_ngram, max_ngram, _last_start(rule, continuation, size, 1, wanted))
-        for start, strength in zip(starts.tolist(), strengths.tolist(), strict=True):
+        starts, lengths = strongest(prefix, min_ngram, max_ngram, _last_start(rule, continuation, size, 1, wanted))
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
             seen.add(start)
-            yield Match(start, strength, int(np.count_nonzero(strengths == strength)))
+            yield Match(start, length, int(np.count_nonzero(lengths == length)))
     levels = suffix_occurrences(prefix, max_ngram)
     for length in range(len(levels), min_ngram - 1, -1):
         starts = levels[length - 1]
