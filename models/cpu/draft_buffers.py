@@ -13,7 +13,7 @@ from models.cpu.draft_growth import LEVEL_FIELDS, LEVEL_PHASES, Growth
 from models.cpu.draft_level import Level
 from models.cpu.packing import panels
 from models.cpu.records import Model, Work
-from models.cpu.storage import PanelStorage
+from models.cpu.storage import PagedStorage
 from models.cpu.sync import COUNTER_STRIDE
 from models.cpu.tile import MAX_TILE_PANELS, MAX_TILE_ROWS, PANEL
 from models.kv import Slot
@@ -49,9 +49,9 @@ class LevelBuffers:
         self._fused, self._cos, self._sin = zeros(rows, fused), zeros(rows, half), zeros(rows, half)
         self._row_index, self._picked_rows = np.zeros(rows, np.int64), np.zeros(wanted, np.int64)
         self._path_start, self._groups = np.zeros(rows + 1, np.int64), np.zeros((rows, 3), np.int64)
-        # Committed length, end of what is staged, addresses of keys and of values, capacity.
-        self._slot = np.zeros(5, np.int64)
-        self._paths = np.zeros(0, np.int64)
+        # Committed length, and the end of what is staged.
+        self._slot = np.zeros(2, np.int64)
+        self._paths = self._pages = np.zeros(0, np.int64)
         # Written and read inside compiled code only.
         self._inside: list[npt.NDArray[Any]] = [
             zeros(rows, hidden),
@@ -86,9 +86,8 @@ class LevelBuffers:
             row_index=address(self._row_index),
             lengths=slot,
             stored=slot + 8,
-            keys=slot + 16,
-            values=slot + 24,
-            capacities=slot + 32,
+            pages=0,
+            page_start=none,
             path_start=address(self._path_start),
             paths=0,
             groups=address(self._groups),
@@ -122,7 +121,8 @@ class LevelBuffers:
 
     def filled(
         self,
-        slot: Slot[PanelStorage],
+        slot: Slot,
+        storage: PagedStorage,
         fused: Floats,
         paths: Sequence[Sequence[int]],
         wanted: int,
@@ -130,20 +130,22 @@ class LevelBuffers:
         sin: Floats,
     ) -> Work:
         """The record of a pass over rows [N] behind the slot's staged ones, its arrays filled in; without counters."""
-        count, storage = len(fused), slot.storage
-        assert storage is not None
+        count = len(fused)
         end = slot.length + slot.staged + count
         self._fused[:count, : fused.shape[1]] = fused
         self._cos[:count], self._sin[:count] = cos, sin
         self._row_index[:count] = np.arange(end - count, end)
         self._picked_rows[:wanted] = np.arange(count - wanted, count)
-        self._slot[:] = slot.length, end, address(storage.keys), address(storage.values), storage.capacity
+        self._slot[:] = slot.length, end
+        self._pages = address(storage.arena) + storage.page_bytes * slot.table
         self._paths = np.array([row for path in paths for row in path], np.int64)
         np.cumsum([len(path) for path in paths], out=self._path_start[1 : count + 1])
         groups = -(-count // self.group_rows)
         cuts = count * np.arange(groups + 1) // groups
         self._groups[:groups, 0], self._groups[:groups, 1], self._groups[:groups, 2] = cuts[:-1], cuts[1:], 0
-        return self._work._replace(rows=count, paths=address(self._paths), group_count=groups, wanted_count=wanted)
+        return self._work._replace(
+            rows=count, paths=address(self._paths), pages=address(self._pages), group_count=groups, wanted_count=wanted
+        )
 
 
 class GrowthBuffers:

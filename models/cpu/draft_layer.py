@@ -30,7 +30,7 @@ from models.cpu.draft_buffers import (
 from models.cpu.draft_growth import grow
 from models.cpu.draft_level import run_level
 from models.cpu.packing import pack_matrix
-from models.cpu.storage import PanelStorage
+from models.cpu.storage import PagedStorage
 from models.kv import Slot, SlotPool
 from models.weights import DecoderWeights
 
@@ -75,7 +75,8 @@ class DraftLayer:
         if embedded.shape != (config.vocab_size, hidden):
             raise InvalidArgument("embedded", f"{embedded.shape}, expected ({config.vocab_size}, {hidden})")
         self._config = config
-        self._pool: SlotPool[PanelStorage] = SlotPool(kv_budget_tokens, poison=poison)
+        self._storage = PagedStorage(config, kv_budget_tokens)
+        self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         self._threads = threads or len(os.sched_getaffinity(0))
         self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="draftproof-level")
         self._model = ModelBuffers(config, weights)
@@ -90,8 +91,7 @@ class DraftLayer:
 
     def allocate(self, capacity: int) -> KVSlot:
         """A slot of `capacity` rows. Raises ResourceExhausted when they are not left."""
-        self._pool.admit(capacity)
-        return self._pool.add(capacity, PanelStorage(self._config, capacity))
+        return self._pool.allocate(capacity)
 
     def commit_all(self, slot: KVSlot) -> None:
         """Keeps all staged rows, which must be one path."""
@@ -117,8 +117,8 @@ class DraftLayer:
 
         fused: float32 [N, R], or [N, 2H] of `drafted` rows. parents: int64 [N], earlier staged rows, counted since the
         slot's last commit; -1 for the kept ones alone. wanted: so many of the last rows are read by the head. Features
-        are the final norm's output. Raises ResourceExhausted where the slot has no room, InvalidArgument for parents that are none
-        and past the context.
+        are the final norm's output. Raises ResourceExhausted where the slot has no room, InvalidArgument for parents that
+        are none and past the context.
         """
         own = self._pool.own(slot)
         count, before = len(fused), own.staged
@@ -127,9 +127,9 @@ class DraftLayer:
         staged = np.concatenate([own.parents, parents])
         paths = _paths(staged, before)
         positions = own.length - 1 + np.array([len(path) for path in paths])
-        self._check_room(own, before + count, int(positions.max()))
+        self._make_room(own, before + count, int(positions.max()))
         buffers = self._buffers_for(count, wanted, 0, own.length + before + count)
-        work = buffers.filled(own, fused, paths, wanted, self._cos[positions], self._sin[positions])
+        work = buffers.filled(own, self._storage, fused, paths, wanted, self._cos[positions], self._sin[positions])
         counters = fresh_counters(1, self._threads)
         work = work._replace(counters=address(counters))
         matrix = self._drafted if drafted else self._real
@@ -154,12 +154,12 @@ class DraftLayer:
         count, drafts = len(fused), width * (depth - 1)
         if own.staged or width > self._config.vocab_size:
             raise InvalidArgument("slot" if own.staged else "width", f"{own.staged} rows are staged, width is {width}")
-        self._check_room(own, count + drafts, own.length + count + depth - 2)
+        self._make_room(own, count + drafts, own.length + count + depth - 2)
         rows = np.arange(count)
         paths = _paths(rows - 1, 0)
         buffers = self._buffers_for(max(count, width), width, width, own.length + count + drafts)
         positions = own.length + rows
-        work = buffers.filled(own, fused, paths, 1, self._cos[positions], self._sin[positions])
+        work = buffers.filled(own, self._storage, fused, paths, 1, self._cos[positions], self._sin[positions])
         kept = self._growth_for(depth, width, count)
         counters, levels = fresh_counters(depth, self._threads), fresh_levels(work, depth)
         growth = kept.record(work, paths, least, own.length)._replace(
@@ -186,12 +186,13 @@ class DraftLayer:
             kept.tokens[:end].copy(), kept.parents[:end].copy(), kept.depths[:end].copy(), kept.values[:end].copy()
         )
 
-    def _check_room(self, slot: Slot[PanelStorage], rows: int, position: int) -> None:
+    def _make_room(self, slot: Slot, rows: int, position: int) -> None:
         left = slot.capacity - slot.length
         if rows > left:
             raise ResourceExhausted("rows", f"{rows} rows wanted, the slot has room for {left}")
         if position >= self._config.context_length:
             raise InvalidArgument("rows", f"position {position} is past the context of {self._config.context_length}")
+        self._pool.make_writable(slot, rows - slot.staged)
 
     def _buffers_for(self, rows: int, wanted: int, ranked: int, context: int) -> LevelBuffers:
         held = self._buffers

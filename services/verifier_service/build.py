@@ -44,6 +44,8 @@ def build_worker(settings: VerifierSettings) -> Worker:
         kv_tokens=settings.kv_tokens,
         hardware=hardware_profile(settings.device),
         prefill_chunk=settings.prefill_chunk,
+        share_prefixes=settings.prefix_sharing,
+        cache_tokens=settings.prefix_cache_tokens,
     )
     engine.warm_up()
     return Worker(engine, max_queue=settings.max_queue, max_pass_rows=settings.max_pass_rows)
