@@ -61,8 +61,8 @@ class Placement:
 
 
 class KVStore:
-    """budget_tokens: rows that all sessions may reserve, at most the backend's. cache_tokens: rows that parked slots may hold
-    at most, and hidden rows beside them; 0 parks nothing. sharing: False lets no session take over another's rows.
+    """budget_tokens: rows that all sessions may reserve, at most the backend's. cache_tokens: rows that parked slots may
+    hold at most, and hidden rows beside them; 0 parks nothing. sharing: False lets no session take over another's rows.
     prefill_chunk: rows of a prefill pass.
     """
 
