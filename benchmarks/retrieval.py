@@ -20,11 +20,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.figures import write
 from benchmarks.retrieval_corpus import real_corpus
-from benchmarks.retrieval_drafting import drafting_figures, gsm8k, humaneval
+from benchmarks.retrieval_drafting import drafting_figures, gsm8k, humaneval, with_fixed_budget
+from benchmarks.retrieval_growth import growth_figures
 from benchmarks.retrieval_index import (
     Figures,
     folder,
-    growth_figures,
     grpc_figures,
     index_figures,
     publish_corpus,
@@ -75,13 +75,16 @@ async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None)
             figures["tokenise_tokens_per_s"] = len(whole.tokens) / whole.seconds
         corpus, held_out = split(whole)
         progress.advance(task)
-        for phase, measure in (("index", index_figures), ("growth", growth_figures)):
-            if phase in phases:
-                progress.update(task, description=phase)
-                size = plan.tokens if phase == "index" else plan.sizes
-                figures |= measure(corpus, held_out, size, plan.queries)  # type: ignore[operator]
-                write(figures, path, console, "Retrieval")
-                progress.advance(task)
+        if "index" in phases:
+            progress.update(task, description="index")
+            figures |= index_figures(corpus, held_out, plan.tokens, plan.queries)
+            write(figures, path, console, "Retrieval")
+            progress.advance(task)
+        if "growth" in phases:
+            progress.update(task, description="growth")
+            figures |= growth_figures(corpus, held_out, plan.sizes, plan.queries, folder(cache))
+            write(figures, path, console, "Retrieval")
+            progress.advance(task)
         if not {"serve", "draft"} & set(phases):
             return
         # Names of its own: the cache's Redis is shared with other benchmarks, which expect one index.
@@ -102,10 +105,11 @@ async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None)
                 write(figures, path, console, "Retrieval")
                 progress.advance(task)
             if "draft" in phases:
-                for job in (humaneval(plan.prompts, plan.source_bytes), gsm8k(plan.prompts, folder(cache))):
-                    progress.update(task, description=f"draft {job.name}")
-                    figures |= await drafting_figures(on, job, cache, plan.max_tokens, NAMESPACE)
-                    write(figures, path, console, "Retrieval")
+                async with with_fixed_budget(on) as fixed:
+                    for job in (humaneval(plan.prompts, plan.source_bytes), gsm8k(plan.prompts, folder(cache))):
+                        progress.update(task, description=f"draft {job.name}")
+                        figures |= await drafting_figures(on, fixed, job, cache, plan.max_tokens, NAMESPACE)
+                        write(figures, path, console, "Retrieval")
                 progress.advance(task)
     write(figures, path, Console(), "Retrieval")
 

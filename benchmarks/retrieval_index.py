@@ -1,9 +1,8 @@
-"""Build and query of one index: time, memory, growth with size, in process and over gRPC."""
+"""Build and query of one index: time, memory, in process and over gRPC."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +16,8 @@ from retriever.publish import activate, publish
 from retriever.query import SegmentSet, warm_up
 from retriever.redis_store import RedisStore
 from retriever.release import Release, ReleaseManifest, SegmentEntry
-from retriever.segment import Segment, segment_from_documents
+from retriever.segment import segment_from_documents
 from retriever.segment_format import segment_bytes, segment_digest
-from retriever.sources import AIMED_SEGMENTS
 from retriever.trie import QueryLimits
 from services.clients.retriever import RetrieverClient
 
@@ -27,7 +25,7 @@ Figures = dict[str, float | int | str | bool]
 LIMITS = QueryLimits(max_suffix=64, min_suffix=2, max_continuation=16, node_budget=64)
 # Held out of every index: contexts come from text that continues otherwise than anything indexed.
 HELD_OUT = 0.05
-PASSES = 3
+PASSES = 4
 
 
 def split(corpus: TokenCorpus) -> tuple[TokenCorpus, list[NDArray[np.generic]]]:
@@ -40,8 +38,10 @@ def split(corpus: TokenCorpus) -> tuple[TokenCorpus, list[NDArray[np.generic]]]:
 
 
 def query_times(segments: SegmentSet, queries: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
-    """Microseconds of each query, after one pass that brings the pages in: of PASSES passes over all queries the one with
-    the least median, since other work on the machine only ever adds. A pass is far larger than the processor's caches.
+    """Microseconds of each query: after one pass that brings the pages in, the least of PASSES passes over all queries.
+
+    Other work on the machine only ever adds to a query, so percentiles are over queries, not over such disturbances. What a
+    pass touches is far larger than the processor's caches.
     """
     warm_up()
     for query in queries:
@@ -52,8 +52,8 @@ def query_times(segments: SegmentSet, queries: Sequence[NDArray[np.int64]]) -> N
             started = time.perf_counter_ns()
             segments.retrieve(query, LIMITS)
             times[turn, row] = (time.perf_counter_ns() - started) / 1e3
-    best: NDArray[np.float64] = times[np.argmin(np.median(times, axis=1))]
-    return best
+    least: NDArray[np.float64] = times.min(axis=0)
+    return least
 
 
 def index_figures(corpus: TokenCorpus, held_out: list[NDArray[np.generic]], tokens: int, queries: int) -> Figures:
@@ -78,51 +78,6 @@ def index_figures(corpus: TokenCorpus, held_out: list[NDArray[np.generic]], toke
         "query_mean_match_length": float(np.mean([answer.match_length for answer in found])),
         "query_mean_nodes": float(np.mean([answer.nodes for answer in found])),
     }
-
-
-def growth_figures(
-    corpus: TokenCorpus, held_out: list[NDArray[np.generic]], sizes: Sequence[int], queries: int
-) -> Figures:
-    """The same queries over 10^5 tokens and up, as one segment; the largest also cut as `index build` cuts a corpus.
-
-    Two kinds of query: *known* contexts, taken from the smallest index and so found in all, whose time shows what size
-    alone costs; and *new* ones from held-out documents, which a larger index finds more often, with more to walk.
-    growth_ratio: median at the largest over median at the smallest, known contexts. growth_log_ratio: the logarithms of the
-    sizes likewise; no faster than logarithmic means that the first is at most the second.
-    """
-    kinds = {
-        "known": contexts(grown(corpus, sizes[0]).documents(), queries, LIMITS.max_suffix, seed=1),
-        "new": contexts(held_out, queries, LIMITS.max_suffix, seed=1),
-    }
-    figures: Figures = {}
-    medians: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for size in sizes:
-        cut = grown(corpus, size)
-        name = f"1e{round(np.log10(size))}"
-        one = SegmentSet([segment_from_documents(cut.documents())])
-        for kind, asked in kinds.items():
-            times = query_times(one, asked)
-            medians[kind].append(float(np.percentile(times, 50)))
-            figures[f"query_{kind}_p50_us_{name}"] = medians[kind][-1]
-            figures[f"query_{kind}_p99_us_{name}"] = float(np.percentile(times, 99))
-        figures[f"unique_share_{name}"] = cut.unique_share
-        figures[f"bytes_per_token_{name}"] = one.resident_bytes / one.tokens
-        del one
-    several = SegmentSet(_cut(cut, AIMED_SEGMENTS))
-    for kind, asked in kinds.items():
-        figures[f"query_{kind}_p50_us_{name}_in_{AIMED_SEGMENTS}"] = float(
-            np.percentile(query_times(several, asked), 50)
-        )
-        growth = medians[kind][-1] / medians[kind][0]
-        figures["growth_ratio" if kind == "known" else "growth_ratio_new"] = growth
-    figures["growth_log_ratio"] = float(np.log(sizes[-1]) / np.log(sizes[0]))
-    return figures
-
-
-def _cut(corpus: TokenCorpus, parts: int) -> list[Segment]:
-    documents = corpus.documents()
-    bounds = np.linspace(0, len(documents), parts + 1).astype(int)
-    return [segment_from_documents(documents[a:b]) for a, b in itertools.pairwise(bounds)]
 
 
 async def grpc_figures(endpoint: str, index: str, held_out: list[NDArray[np.generic]], queries: int) -> Figures:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +87,18 @@ class PassResult:
     hidden: Mapping[str, Sequence[Tensor]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class KVUsage:
+    """The cache in tokens, whole pages counted. `parked_tokens`: held by parked slots alone, free once those are released;
+    what is neither free nor parked is held by other slots. `token_bytes`: bytes of one token over all layers.
+    """
+
+    total_tokens: int
+    free_tokens: int
+    parked_tokens: int
+    token_bytes: int
+
+
 class Backend(Protocol):
     """A loaded model with its KV cache. Not thread-safe: one engine drives one backend."""
 
@@ -120,4 +132,26 @@ class Backend(Protocol):
 
     def release(self, slot: KVSlot) -> None:
         """Give the slot's rows back to the budget; the slot is dead afterwards. Releasing twice is harmless."""
+        ...
+
+
+@runtime_checkable
+class PrefixBackend(Backend, Protocol):
+    """A backend whose slots may share the rows of a common prefix."""
+
+    @property
+    def usage(self) -> KVUsage: ...
+
+    def fork(self, slot: KVSlot, length: int, capacity: int) -> KVSlot:
+        """A slot of `capacity` rows whose first `length` are `slot`'s, committed; only the rows beyond what is shared are
+        taken from the budget. Neither slot sees what the other does afterwards.
+
+        Raises InvalidArgument past the committed rows of `slot`, ResourceExhausted as `allocate` does.
+        """
+        ...
+
+    def park(self, slot: KVSlot, length: int) -> None:
+        """Shrink the slot to its first `length` committed rows, for forks only: its other rows go back to the budget, and
+        these count as parked.
+        """
         ...

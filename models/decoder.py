@@ -9,29 +9,42 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.backend import BackendInfo, Int64Array, KVSlot, PassResult, RowBlock
+from models.backend import BackendInfo, Int64Array, KVSlot, KVUsage, PassResult, RowBlock
 from models.config import DecoderConfig
-from models.kv import SlotPool
+from models.kv import Slot, SlotPool, page_count
 from models.passes import FINAL_NORM_TAP, Span, ancestry, depths, plan, tap_layers
 from models.weights import DecoderWeights, LayerWeights
 
+_PAGE_ROWS = 16
+
 
 class TorchStorage:
-    """keys, values: [layers, kv_heads, capacity, head_dim] in the weights' dtype, keys rotated."""
+    """keys, values: [layers, kv_heads, rows of all pages, head_dim] in the weights' dtype, keys rotated."""
 
-    def __init__(self, config: DecoderConfig, capacity: int, like: Tensor) -> None:
-        shape = (config.num_layers, config.num_kv_heads, capacity, config.head_dim)
+    def __init__(self, config: DecoderConfig, budget_tokens: int, like: Tensor) -> None:
+        self.page_rows = _PAGE_ROWS
+        rows = page_count(budget_tokens, _PAGE_ROWS) * _PAGE_ROWS
+        shape = (config.num_layers, config.num_kv_heads, rows, config.head_dim)
         self.keys = like.new_empty(shape)
         self.values = like.new_empty(shape)
+        self.row_bytes = 2 * self.keys.nbytes // rows
 
-    def move(self, sources: Int64Array, start: int) -> None:
-        index = torch.from_numpy(sources).to(self.keys.device)
-        for cache in (self.keys, self.values):
-            cache[:, :, start : start + len(sources)] = cache[:, :, index]
+    def place(self, slot: Slot, stop: int) -> slice | Tensor:
+        """Index of the slot's rows [0, stop): a slice where its pages follow each other, as those of a lone session do."""
+        rows = slot.rows(0, stop)
+        if rows[-1] - rows[0] == stop - 1 and (np.diff(slot.table[: page_count(stop, _PAGE_ROWS)]) == 1).all():
+            return slice(int(rows[0]), int(rows[0]) + stop)
+        return torch.from_numpy(rows).to(self.keys.device)
 
-    def poison(self, start: int, stop: int) -> None:
+    def copy(self, sources: Int64Array, targets: Int64Array) -> None:
+        to, source = (torch.from_numpy(rows).to(self.keys.device) for rows in (targets, sources))
         for cache in (self.keys, self.values):
-            cache[:, :, start:stop] = float("nan")
+            cache[:, :, to] = cache[:, :, source]
+
+    def poison(self, rows: Int64Array) -> None:
+        index = torch.from_numpy(rows).to(self.keys.device)
+        for cache in (self.keys, self.values):
+            cache[:, :, index] = float("nan")
 
 
 class TorchDecoder:
@@ -53,13 +66,23 @@ class TorchDecoder:
         self.info = info
         self._config = config
         self._weights = weights
-        self._pool: SlotPool[TorchStorage] = SlotPool(kv_budget_tokens, poison=poison)
+        self._storage = TorchStorage(config, kv_budget_tokens, weights.embedding)
+        self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         device = weights.embedding.device
         self._cos, self._sin = (part.to(device) for part in config.rope.table(config.context_length))
 
+    @property
+    def usage(self) -> KVUsage:
+        return self._pool.usage
+
     def allocate(self, capacity: int) -> KVSlot:
-        self._pool.admit(capacity)
-        return self._pool.add(capacity, TorchStorage(self._config, capacity, self._weights.embedding))
+        return self._pool.allocate(capacity)
+
+    def fork(self, slot: KVSlot, length: int, capacity: int) -> KVSlot:
+        return self._pool.fork(slot, length, capacity)
+
+    def park(self, slot: KVSlot, length: int) -> None:
+        self._pool.park(slot, length)
 
     def commit(self, slot: KVSlot, keep: Sequence[int]) -> None:
         self._pool.commit(self._pool.own(slot), keep)
@@ -83,13 +106,14 @@ class TorchDecoder:
         positions = torch.from_numpy(np.concatenate([block.positions for block in blocks])).to(device)
         rotation = (self._cos[positions, None], self._sin[positions, None])
         masks = [self._masks(span, device) for span in spans]
+        places = [self._storage.place(span.slot, span.slot.length + len(span.parents)) for span in spans]
         hidden = {}
         x = weights.embedding[tokens]
         for span in spans:
             if span.block.inputs is not None:
                 x[span.start : span.stop] = span.block.inputs.to(x)
         for index, layer in enumerate(weights.layers):
-            x = x + self._attend(index, layer, self._norm(x, layer.attention_norm), rotation, spans, masks)
+            x = x + self._attend(index, layer, self._norm(x, layer.attention_norm), rotation, spans, masks, places)
             gate, up = functional.linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
             x = x + functional.linear(functional.silu(gate) * up, layer.down)
             for tap, tap_index in tapped.items():
@@ -118,8 +142,9 @@ class TorchDecoder:
         layer: LayerWeights,
         x: Tensor,
         rotation: tuple[Tensor, Tensor],
-        spans: Sequence[Span[TorchStorage]],
+        spans: Sequence[Span],
         masks: Sequence[dict[int | None, Tensor]],
+        places: Sequence[slice | Tensor],
     ) -> Tensor:
         config = self._config
         heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
@@ -129,21 +154,20 @@ class TorchDecoder:
             query, key = self._norm(query, layer.q_norm), self._norm(key, layer.k_norm)
         query, key = _rotate(query, *rotation), _rotate(key, *rotation)
         out = torch.empty_like(query)
-        for span, mask in zip(spans, masks, strict=True):
+        for span, mask, place in zip(spans, masks, places, strict=True):
             rows = slice(span.start, span.stop)
-            out[rows] = self._attend_span(index, span, mask[config.windows[index]], query[rows], key[rows], value[rows])
+            seen = mask[config.windows[index]]
+            out[rows] = self._attend_span(index, place, seen, query[rows], key[rows], value[rows])
         return functional.linear(out.reshape(len(x), heads * width), layer.out, layer.out_bias)
 
     def _attend_span(
-        self, index: int, span: Span[TorchStorage], mask: Tensor, query: Tensor, key: Tensor, value: Tensor
+        self, index: int, place: slice | Tensor, mask: Tensor, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
-        storage, config = span.slot.storage, self._config
-        assert storage is not None
-        end = span.slot.length + len(span.parents)
-        fresh = slice(end - len(query), end)
+        storage, config = self._storage, self._config
+        fresh = place[-len(query) :] if isinstance(place, Tensor) else slice(place.stop - len(query), place.stop)
         storage.keys[index, :, fresh] = key.transpose(0, 1)
         storage.values[index, :, fresh] = value.transpose(0, 1)
-        keys, values = storage.keys[index, :, :end], storage.values[index, :, :end]
+        keys, values = storage.keys[index, :, place], storage.values[index, :, place]
         grouped = query.view(len(query), config.num_kv_heads, config.group, config.head_dim).permute(1, 2, 0, 3)
         scores = grouped @ keys[:, None].transpose(-1, -2) * config.head_dim**-0.5
         scores = scores.masked_fill(~mask, float("-inf"))
@@ -151,7 +175,7 @@ class TorchDecoder:
         mixed = shares @ values[:, None]
         return mixed.permute(2, 0, 1, 3).reshape(query.shape)
 
-    def _masks(self, span: Span[TorchStorage], device: torch.device) -> dict[int | None, Tensor]:
+    def _masks(self, span: Span, device: torch.device) -> dict[int | None, Tensor]:
         """Per window size: bool [N, committed + staged], which rows each row of the block sees."""
         before, length = span.staged_before, span.slot.length
         committed = np.ones((span.stop - span.start, length), np.bool_)

@@ -1,96 +1,167 @@
-"""Slots of a KV cache: what is committed, what is staged, and the token budget they share.
+"""Pages of a KV cache and the slots over them: what is committed, what is staged, who shares what, and the token budget.
 
-Bookkeeping only. Where keys and values lie is the storage's business: a backend gives one that can be made, moved and
-poisoned.
+The cache is cut into pages of P rows. A slot is a table of pages: its row i lies in row i % P of page table[i // P]. Slots
+may share pages; a page is written only by a slot that holds it alone, and one that must write to a shared page takes a copy
+of it first. A parked slot keeps its committed rows until somebody's room is short: whoever parked it releases it then.
+Block tables are vLLM's (Kwon et al. 2023, arXiv:2309.06180, section 4).
+
+Bookkeeping only. Where keys and values lie is the memory's business: a backend gives one that copies and poisons rows.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
 from contracts.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
-from models.backend import Int64Array, KVSlot, RowBlock
+from models.backend import Int64Array, KVSlot, KVUsage, RowBlock
 
 
-class Storage(Protocol):
-    """Keys and values of one slot, for all layers, addressed by row."""
+class Memory(Protocol):
+    """Keys and values of all pages, for all layers, addressed by row: row r is row r % page_rows of page r // page_rows."""
 
-    def move(self, sources: Int64Array, start: int) -> None:
-        """Copy row `sources[i]` to row `start + i`, in order; sources ascend and `sources[i] >= start + i`."""
+    @property
+    def page_rows(self) -> int:
+        """P."""
         ...
 
-    def poison(self, start: int, stop: int) -> None:
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all layers."""
+        ...
+
+    def copy(self, sources: Int64Array, targets: Int64Array) -> None:
+        """Copy row sources[i] to row targets[i], one after another."""
+        ...
+
+    def poison(self, rows: Int64Array) -> None:
         """Overwrite rows with NaN."""
         ...
 
 
-S = TypeVar("S", bound=Storage)
+class Slot:
+    """State of one slot. Rows [0, length) are committed, [length, length + staged) staged, the rest meaningless.
 
+    table: int64, its pages in order. parked: holds its committed rows only while nobody else needs the room.
+    """
 
-class Slot(Generic[S]):
-    """State of one slot. Rows [0, length) are committed, [length, length + staged) staged, the rest meaningless."""
-
-    def __init__(self, capacity: int, storage: S) -> None:
+    def __init__(self, capacity: int, table: Int64Array, page_rows: int) -> None:
         self.capacity = capacity
+        self.table = table
+        self.page_rows = page_rows
         self.length = 0
         self.parents: Int64Array = np.empty(0, np.int64)
-        self.storage: S | None = storage
+        self.parked = False
 
     @property
     def staged(self) -> int:
         return len(self.parents)
 
+    def rows(self, start: int, stop: int) -> Int64Array:
+        """Where rows [start, stop) lie in the memory, int64."""
+        order = np.arange(start, stop)
+        return self.table[order // self.page_rows] * self.page_rows + order % self.page_rows
 
-class SlotPool(Generic[S]):
-    """All slots of one backend. `poison` overwrites rows with NaN as they die, so that a stray read shows."""
 
-    def __init__(self, budget_tokens: int, *, poison: bool) -> None:
-        self._budget = budget_tokens
-        self._used = 0
+class SlotPool:
+    """All slots of one backend, over as many whole pages as hold `budget_tokens` rows.
+
+    `poison` overwrites rows with NaN as they die, so that a stray read shows.
+    """
+
+    def __init__(self, budget_tokens: int, memory: Memory, *, poison: bool) -> None:
+        count = page_count(budget_tokens, memory.page_rows)
+        self._page_rows = memory.page_rows
+        self._memory = memory
         self._poison = poison
-        self._slots: set[Slot[S]] = set()
+        self._slots: set[Slot] = set()
+        self._references = np.zeros(count, np.int64)
+        self._parked = np.zeros(count, np.int64)
+        # A heap: the lowest page first, so that a slot's pages tend to follow each other and idle memory stays untouched.
+        self._free = list(range(count))
 
-    def admit(self, capacity: int) -> None:
-        """Raise InvalidArgument or ResourceExhausted unless `capacity` rows can be reserved."""
-        if capacity <= 0:
-            raise InvalidArgument("capacity", f"must be positive, got {capacity}")
-        left = self._budget - self._used
-        if capacity > left:
-            raise ResourceExhausted("kv_budget_tokens", f"{capacity} rows wanted, {left} of {self._budget} left")
+    @property
+    def usage(self) -> KVUsage:
+        parked = (self._references > 0) & (self._references == self._parked)
+        return KVUsage(
+            total_tokens=len(self._references) * self._page_rows,
+            free_tokens=len(self._free) * self._page_rows,
+            parked_tokens=int(np.count_nonzero(parked)) * self._page_rows,
+            token_bytes=self._memory.row_bytes,
+        )
 
-    def add(self, capacity: int, storage: S) -> Slot[S]:
-        slot = Slot(capacity, storage)
-        self._slots.add(slot)
-        self._used += capacity
-        if self._poison:
-            storage.poison(0, capacity)
-        return slot
+    def allocate(self, capacity: int) -> Slot:
+        """Raises InvalidArgument, or ResourceExhausted unless pages for `capacity` rows are free."""
+        return self._add(capacity, np.empty(0, np.int64))
 
-    def own(self, slot: KVSlot) -> Slot[S]:
+    def fork(self, slot: KVSlot, length: int, capacity: int) -> Slot:
+        """See PrefixBackend.fork."""
+        source = self.own(slot)
+        if not 0 <= length <= min(source.length, capacity):
+            raise InvalidArgument("length", f"must be within 0..{min(source.length, capacity)}, got {length}")
+        whole = length // self._page_rows
+        made = self._add(capacity, source.table[:whole])
+        start = whole * self._page_rows
+        if start < length:
+            # The page that both would go on writing to: copied now, because the new slot writes to it next.
+            self._memory.copy(source.rows(start, length), made.rows(start, length))
+        made.length = length
+        return made
+
+    def park(self, slot: KVSlot, length: int) -> None:
+        """See PrefixBackend.park."""
+        own = self.own(slot)
+        self.truncate(own, length)
+        if not own.parked:
+            own.parked = True
+            self._parked[own.table] += 1
+        kept = self._pages(length) if length else 0
+        self._drop(own, own.table[kept:])
+        own.table, own.capacity = own.table[:kept], length
+
+    def own(self, slot: KVSlot) -> Slot:
         """The slot as this pool's. Raises FailedPrecondition when it is released or belongs elsewhere."""
         if not isinstance(slot, Slot) or slot not in self._slots:
             raise FailedPrecondition("slot", "released, or allocated by another backend")
         return slot
 
-    def stage(self, slot: Slot[S], block: RowBlock) -> None:
+    def make_writable(self, slot: Slot, count: int) -> None:
+        """Lets the slot write its next `count` rows: copies pages that it shares. Raises ResourceExhausted without room."""
+        start = slot.length + slot.staged
+        for index in range(start // self._page_rows, self._pages(start + count)):
+            page = slot.table[index]
+            if self._references[page] == 1:
+                continue
+            (own,) = self._take(1)
+            order = np.arange(self._page_rows)
+            self._memory.copy(page * self._page_rows + order, own * self._page_rows + order)
+            self._drop(slot, slot.table[index : index + 1])
+            # The table may be a view of another slot's.
+            slot.table = slot.table.copy()
+            slot.table[index] = own
+
+    def stage(self, slot: Slot, block: RowBlock) -> None:
         slot.parents = np.concatenate([slot.parents, block.parents])
 
-    def commit(self, slot: Slot[S], keep: Sequence[int]) -> None:
-        storage = self._storage(slot)
+    def commit(self, slot: Slot, keep: Sequence[int]) -> None:
         parent = -1
         for row in keep:
             if not 0 <= row < slot.staged or slot.parents[row] != parent:
                 raise InvalidArgument("keep", f"{list(keep)} is no path from a parentless staged row downwards")
             parent = row
         end = slot.length + slot.staged
-        storage.move(slot.length + np.asarray(keep, np.int64), slot.length)
+        staged = slot.rows(slot.length, end)
+        sources, targets = staged[np.asarray(keep, np.int64)], staged[: len(keep)]
+        moved = sources != targets
+        # A path ascends, so a row is read before its place is overwritten.
+        self._memory.copy(sources[moved], targets[moved])
         slot.length += len(keep)
         self._drop_staged(slot, end)
 
-    def truncate(self, slot: Slot[S], length: int) -> None:
+    def truncate(self, slot: Slot, length: int) -> None:
         if not 0 <= length <= slot.length:
             raise InvalidArgument("length", f"must be within 0..{slot.length}, got {length}")
         end = slot.length + slot.staged
@@ -100,19 +171,55 @@ class SlotPool(Generic[S]):
     def release(self, slot: KVSlot) -> None:
         if isinstance(slot, Slot) and slot in self._slots:
             self._slots.remove(slot)
-            self._used -= slot.capacity
-            if self._poison:
-                self._storage(slot).poison(0, slot.capacity)
-            slot.storage = None
+            self._drop(slot, slot.table)
+            slot.table = np.empty(0, np.int64)
             slot.parents = np.empty(0, np.int64)
 
-    def _drop_staged(self, slot: Slot[S], end: int) -> None:
+    def _add(self, capacity: int, shared: Int64Array) -> Slot:
+        if capacity <= 0:
+            raise InvalidArgument("capacity", f"must be positive, got {capacity}")
+        own = self._take(self._pages(capacity) - len(shared))
+        self._references[shared] += 1
+        slot = Slot(capacity, np.concatenate([shared, own]), self._page_rows)
+        self._slots.add(slot)
+        return slot
+
+    def _take(self, count: int) -> Int64Array:
+        left = len(self._free)
+        if count > left:
+            size = self._page_rows
+            raise ResourceExhausted(
+                "kv_budget_tokens",
+                f"{count * size} rows wanted, {left * size} of {len(self._references) * size} left, in pages of {size}",
+            )
+        pages = np.array([heapq.heappop(self._free) for _ in range(count)], np.int64)
+        self._references[pages] = 1
+        self._poison_pages(pages)
+        return pages
+
+    def _drop(self, slot: Slot, pages: Int64Array) -> None:
+        self._references[pages] -= 1
+        if slot.parked:
+            self._parked[pages] -= 1
+        dead = pages[self._references[pages] == 0]
+        self._poison_pages(dead)
+        for page in dead.tolist():
+            heapq.heappush(self._free, page)
+
+    def _drop_staged(self, slot: Slot, end: int) -> None:
         slot.parents = np.empty(0, np.int64)
         if self._poison:
-            self._storage(slot).poison(slot.length, end)
+            rows = slot.rows(slot.length, end)
+            self._memory.poison(rows[self._references[rows // self._page_rows] == 1])
 
-    @staticmethod
-    def _storage(slot: Slot[S]) -> S:
-        if slot.storage is None:
-            raise FailedPrecondition("slot", "released")
-        return slot.storage
+    def _pages(self, tokens: int) -> int:
+        return page_count(tokens, self._page_rows)
+
+    def _poison_pages(self, pages: Int64Array) -> None:
+        if self._poison:
+            self._memory.poison((pages[:, None] * self._page_rows + np.arange(self._page_rows)).ravel())
+
+
+def page_count(tokens: int, page_rows: int) -> int:
+    """Pages that hold `tokens` rows."""
+    return -(-tokens // page_rows)

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic
 
 import numpy as np
 
 from contracts.errors import InvalidArgument, ResourceExhausted
 from models.backend import BackendInfo, Int64Array, RowBlock
-from models.kv import S, Slot, SlotPool
+from models.kv import Slot, SlotPool
 
 FINAL_NORM_TAP = "final_norm"
 _LAYER_TAP = "layer:"
 
 
 @dataclass(frozen=True)
-class Span(Generic[S]):
+class Span:
     """One block with its place in the pass.
 
     Its rows are rows [start, stop) of the pass. `wanted` int64 [W] are the block's rows whose logits are wanted.
     `parents` int64 [slot.staged + N] are those of all staged rows, this block's included.
     """
 
-    slot: Slot[S]
+    slot: Slot
     block: RowBlock
     start: int
     stop: int
@@ -36,9 +35,9 @@ class Span(Generic[S]):
         return len(self.parents) - (self.stop - self.start)
 
 
-def plan(pool: SlotPool[S], info: BackendInfo, blocks: Sequence[RowBlock]) -> list[Span[S]]:
+def plan(pool: SlotPool, info: BackendInfo, blocks: Sequence[RowBlock]) -> list[Span]:
     """Check all blocks before anything is computed; see `Backend.forward` for what is raised."""
-    spans: list[Span[S]] = []
+    spans: list[Span] = []
     start = 0
     for block in blocks:
         slot = pool.own(block.slot)
@@ -54,6 +53,8 @@ def plan(pool: SlotPool[S], info: BackendInfo, blocks: Sequence[RowBlock]) -> li
         _check(span, info)
         spans.append(span)
         start += count
+    for span in spans:
+        pool.make_writable(span.slot, span.stop - span.start)
     return spans
 
 
@@ -71,7 +72,7 @@ def tap_layers(taps: Sequence[str], num_layers: int) -> dict[str, int]:
     return layers
 
 
-def _check(span: Span[S], info: BackendInfo) -> None:
+def _check(span: Span, info: BackendInfo) -> None:
     block, count = span.block, span.stop - span.start
     if count == 0 or len(block.positions) != count or len(block.parents) != count:
         raise InvalidArgument("blocks", "token_ids, positions and parents must have one length of at least 1")

@@ -14,7 +14,7 @@ import numpy as np
 from contracts.errors import DraftproofError, FailedPrecondition, Unavailable
 from contracts.frontier import Frontier
 from contracts.manifest import Manifest, RoundManifest, SourcePlan
-from contracts.ports import OpenSession, ProposerPort, RetrieverPort, VerifierPort
+from contracts.ports import OpenSession, ProposeRequest, ProposerPort, RetrieverPort, VerifierPort
 from contracts.receipt import Receipt
 from orchestrator.admission import Admitted
 from orchestrator.catalogue import Catalogue
@@ -68,6 +68,7 @@ class Session:
         self._ids: list[str] = []
         self._proposers: list[ProposerSession] = []
         self._feeds: list[HiddenFeed] = []
+        self._preparing: set[asyncio.Task[None]] = set()
 
     @property
     def session_id(self) -> str:
@@ -88,7 +89,9 @@ class Session:
         return self.admitted.policy.max_tokens - self.published
 
     async def open(self) -> None:
-        """Opens the session at the verifier, and at the proposers on the side. Raises what the verifier raises."""
+        """Opens the session at the verifier, and at the proposers on the side; sources that read the target's hidden rows
+        are given the prompt's. Raises what the verifier raises.
+        """
         self._ids.append(f"{self._name}.{len(self._ids)}")
         self._bind()
         opened = await open_surely(
@@ -108,6 +111,7 @@ class Session:
         if self.sessions == 1:
             self.cached_tokens = opened.cached_tokens
         self._generation, self.round_id = opened.generation, 0
+        await self._prepare()
 
     async def reopen(self) -> None:
         """Goes on elsewhere. Raises Unavailable after too many moves, FailedPrecondition if the law differs there."""
@@ -157,11 +161,39 @@ class Session:
 
     async def close(self) -> None:
         """Gives every peer's state back, as far as they answer in time; leases clear away the rest."""
+        for task in self._preparing:
+            task.cancel()
         for feed in self._feeds:
             feed.close()
         closings: list[Callable[[], Coroutine[Any, Any, None]]] = [proposer.close for proposer in self._proposers]
         closings += [partial(self._peers.verifier.close_session, session_id) for session_id in self._ids]
         await asyncio.gather(*(self._quietly(close) for close in closings))
+
+    async def _prepare(self) -> None:
+        """Waits a while for sources to run over the prompt's rows; a round would not. Who fails is asked all the same."""
+        reading = [source for source in self.sources if isinstance(source, ProposerSource) and source.description.taps]
+        if not reading:
+            return
+        manifest = self.round_manifest(self.plan(self.sources), self.sources)
+        for source in reading:
+            ask = ProposeRequest(
+                source.description.name,
+                manifest,
+                self.admitted.policy,
+                self.frontier.tokens,
+                node_budget=0,
+                max_depth=0,
+            )
+            task = asyncio.create_task(source.prepare(ask))
+            self._preparing.add(task)
+            task.add_done_callback(self._prepared)
+        await asyncio.wait(tuple(self._preparing), timeout=self._settings.prepare_deadline_ms / 1000)
+
+    def _prepared(self, task: asyncio.Task[None]) -> None:
+        self._preparing.discard(task)
+        if not task.cancelled():
+            # Looked at, so that nobody reports it as never seen.
+            task.exception()
 
     async def _quietly(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         with contextlib.suppress(DraftproofError, TimeoutError):

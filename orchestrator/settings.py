@@ -16,6 +16,7 @@ class OrchestratorSettings:
     offer per matched token; 0: no such limit.
     budget: "fixed" verifies all that is offered, "adaptive" what is likely to make tokens cheaper (orchestrator/budget).
     propose_deadline_ms: how long a round waits for sources whose lateness cannot change the law of the text.
+    prepare_deadline_ms: how long the first round waits for sources to run over the prompt's hidden rows.
     law_deadline_ms: how long it waits under a verifier that walks laws; a source past it is dropped for the session.
     verify_timeout_ms: after it one Verify call counts as lost. verify_attempts: calls before a replica counts as gone.
     reopen_attempts: how often one request may move to another replica, and how often each move is tried.
@@ -33,6 +34,7 @@ class OrchestratorSettings:
     retrieval_spec_factor: int = 0
     budget: Literal["fixed", "adaptive"] = "fixed"
     propose_deadline_ms: float = 50.0
+    prepare_deadline_ms: float = 250.0
     law_deadline_ms: float = 10_000.0
     describe_ttl_ms: float = 1_000.0
     describe_timeout_ms: float = 250.0

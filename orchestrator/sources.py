@@ -116,6 +116,11 @@ class ProposerSource:
         self.generation = proposal.state.generation
         return proposal
 
+    async def prepare(self, request: ProposeRequest) -> None:
+        """Before the first round: where the source reads hidden rows, it gets those of the prefix and runs what it can."""
+        if self.description.taps:
+            await self._with_rows(replace(request, node_budget=0))
+
     async def _with_rows(self, request: ProposeRequest) -> Proposal:
         stop = len(request.prefix) - 1
         if self._carried >= stop:

@@ -55,6 +55,11 @@ class SessionRows:
         self.check(stop)
         return {name: torch.from_numpy(tap.buffer[start:stop]) for name, tap in self._taps.items()}
 
+    @property
+    def count(self) -> int:
+        """Rows received of all taps."""
+        return min(tap.length for tap in self._taps.values())
+
     def check(self, stop: int) -> None:
         """Raises FailedPrecondition (HIDDEN_BASE) unless rows up to `stop` are here."""
         for name, tap in self._taps.items():
@@ -131,6 +136,11 @@ class TapRows:
         rows = self._store.held(request.manifest.session_id, self._taps)
         rows.check(len(request.prefix) - 1)
         return rows
+
+    def so_far(self, request: ProposeRequest) -> tuple[SessionRows, int]:
+        """What came so far, no row past the request's prefix counted. Raises as `states` where nothing did."""
+        rows = self._store.held(request.manifest.session_id, self._taps)
+        return rows, min(rows.count, len(request.prefix) - 1)
 
 
 def _bytes(taps: Mapping[str, _Tap]) -> int:

@@ -8,8 +8,6 @@ differences (Navarro, ACM Computing Surveys 33(1), 2001), found by comparing, wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from proposer.suffix_scan import Int64Array
@@ -46,27 +44,26 @@ def _at(prefix: Int64Array, positions: Int64Array) -> Int64Array:
     return prefix.take(positions, mode="clip")
 
 
-def strongest(
-    prefix: Int64Array, levels: Sequence[Int64Array], min_ngram: int, max_ngram: int
-) -> tuple[Int64Array, Int64Array]:
-    """Starts and strengths of the occurrences that may be the strongest of all: strongest first, then longest, then last.
+def strongest(prefix: Int64Array, min_ngram: int, max_ngram: int, last_start: int) -> tuple[Int64Array, Int64Array]:
+    """Starts and lengths of the WEIGHED longest occurrences: strongest first, then longest, then last.
 
-    levels: by n-gram from 1 on, where continuations of its admissible occurrences start, ascending, each a subset of the one
-    before. A strength is the occurrence's longest n-gram and half of `matched_before_edit`, at most `max_ngram`. Left out
-    are occurrences too short to win, and where more than WEIGHED are left the shorter, then the earlier ones.
+    An occurrence repeats the prefix's last `min_ngram` to `max_ngram` tokens and does not overlap them; its continuation
+    starts at `last_start` at the latest. Of as long ones the last are weighed. Its strength is its length, how many it
+    repeats, and half of `matched_before_edit`, at most `max_ngram`.
     """
-    longest = max((length for length, starts in enumerate(levels, start=1) if len(starts)), default=0)
-    if longest < min_ngram:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    floor = max(min_ngram, longest - REACH // TOKENS_PER_STRENGTH)
-    while floor < longest and len(levels[floor - 1]) > WEIGHED:
-        floor += 1
-    starts = levels[floor - 1][-WEIGHED:]
-    lengths = np.full(len(starts), floor, dtype=np.int64)
-    for length in range(floor + 1, longest + 1):
-        longer = levels[length - 1]
-        lengths[np.searchsorted(starts, longer[longer >= starts[0]])] = length
+    size = len(prefix)
+    starts = np.flatnonzero(prefix[: max(0, min(last_start, size - 1))] == prefix[-1]) + 1
+    back = np.arange(2, min(max_ngram, size) + 1)
+    theirs = starts[:, None] - back
+    same = (_at(prefix, theirs) == prefix[size - back]) & (theirs >= 0)
+    lengths = np.minimum(1 + np.logical_and.accumulate(same, axis=1).sum(axis=1, dtype=np.int64), size - starts)
+    if min_ngram > 1:
+        enough = lengths >= min_ngram
+        starts, lengths = starts[enough], lengths[enough]
+    if len(starts) > WEIGHED:
+        longest = np.sort(np.argsort(lengths, kind="stable")[-WEIGHED:])
+        starts, lengths = starts[longest], lengths[longest]
     bonus = matched_before_edit(prefix, starts, lengths) // TOKENS_PER_STRENGTH
     strengths = np.minimum(lengths + bonus, max_ngram)
     order = np.lexsort((starts, lengths, strengths))[::-1]
-    return starts[order], strengths[order]
+    return starts[order], lengths[order]

@@ -13,7 +13,7 @@ k: tokens wanted, s: where a continuation starts):
                             then last occurrence
 
 The strength of an occurrence is its n-gram's length, and half of what matched before it once an edit is forgiven
-(proposer/match_strength.py). Under `one_edit` an offer's match length is this strength.
+(proposer/match_strength.py). It chooses only; how much is copied and what is reported go by the length.
 
 How much is copied may grow with how much matched: `spec_factor` candidates per matched token (SuffixDecoding,
 arXiv 2411.04975, section 4: a longer match makes each further token likelier to hold, and every candidate costs a row).
@@ -91,10 +91,7 @@ class PromptLookupSettings:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An occurrence: its continuation starts at `start`, it repeats the last `length` tokens, `count` share that length.
-
-    Under `one_edit` `length` is the strength.
-    """
+    """An occurrence: its continuation starts at `start`, it repeats the last `length` tokens, `count` share that length."""
 
     start: int
     length: int
@@ -110,28 +107,28 @@ def ranked_matches(
     max_ngram: int,
     wanted: int,
 ) -> Iterator[Match]:
-    """Admissible occurrences, best first: by descending n-gram, then by `rule`; each occurrence once. Under `one_edit` the
-    strongest come before these, and after them the order is that of `latest`.
+    """Admissible occurrences, best first: by descending n-gram, then by `rule`; each occurrence once. Under `one_edit` those
+    of which the strength was looked at come first, then all others as under `latest`.
 
     prefix: int64 [L]. `wanted`: the continuation's full length.
     """
     size = len(prefix)
     seen: set[int] = set()
-    levels = [
-        starts[: np.searchsorted(starts, _last_start(rule, continuation, size, length, wanted), side="right")]
-        for length, starts in enumerate(suffix_occurrences(prefix, max_ngram), start=1)
-    ]
     if rule == "one_edit":
-        starts, strengths = strongest(prefix, levels, min_ngram, max_ngram)
-        for start, strength in zip(starts.tolist(), strengths.tolist(), strict=True):
+        starts, lengths = strongest(prefix, min_ngram, max_ngram, _last_start(rule, continuation, size, 1, wanted))
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
             seen.add(start)
-            yield Match(start, strength, int(np.count_nonzero(strengths == strength)))
+            yield Match(start, length, int(np.count_nonzero(lengths == length)))
+    levels = suffix_occurrences(prefix, max_ngram)
     for length in range(len(levels), min_ngram - 1, -1):
         starts = levels[length - 1]
-        for start in (starts if rule == "earliest" else starts[::-1]).tolist():
+        count = int(np.searchsorted(starts, _last_start(rule, continuation, size, length, wanted), side="right"))
+        order = range(count) if rule == "earliest" else range(count - 1, -1, -1)
+        for index in order:
+            start = int(starts[index])
             if start not in seen:
                 seen.add(start)
-                yield Match(start, length, len(starts))
+                yield Match(start, length, count)
 
 
 def _last_start(rule: Rule, continuation: Continuation, size: int, length: int, wanted: int) -> int:

@@ -99,8 +99,8 @@ class Drafting(Generic[R]):
 class TreeSource(ABC, Generic[R]):
     """A source named `name`, of one drafter. version: what its version is computed from beside the settings.
 
-    drafter: digest of the drafter's weights. Raises FailedPrecondition for a tree calibrated on another drafter or relation
-    and not forced.
+    drafter: digest of the drafter's weights. taps: the target's hidden rows that it reads. Raises FailedPrecondition for a
+    tree calibrated on another drafter or relation and not forced.
     """
 
     runs_inline = False
@@ -115,6 +115,7 @@ class TreeSource(ABC, Generic[R]):
         drafter: str,
         tokenizer_digest: str,
         target_digest: str = "",
+        taps: tuple[str, ...] = (),
     ) -> None:
         settings.tree.check_source(drafter, settings.relation)
         shape = {
@@ -136,6 +137,7 @@ class TreeSource(ABC, Generic[R]):
             tokenizer_digest=tokenizer_digest,
             target_digest=target_digest,
             max_nodes=settings.max_nodes,
+            taps=taps,
         )
         self._sessions: dict[str, Drafting[R]] = {}
         # Sessions open and close in another thread than the one that drafts, which takes note at its next call.
@@ -153,7 +155,8 @@ class TreeSource(ABC, Generic[R]):
         self._news.append((session_id, None))
 
     def propose(self, request: ProposeRequest) -> Proposal:
-        """Has no options. Where the source can draft nothing (no depth is left, say) the offer is empty.
+        """Has no options. Where the source can draft nothing (no depth is left, say) the offer is empty. A request for no
+        candidates only gets the state ready for those to come.
 
         Raises ResourceExhausted when there is no room for the session (others keep theirs), FailedPrecondition for a session
         not open here and where the tree was calibrated for another target, sampler or hardware and is not forced.
@@ -164,6 +167,9 @@ class TreeSource(ABC, Generic[R]):
         session = self._sessions.get(request.manifest.session_id)
         if session is None:
             raise FailedPrecondition("session_id", f"session {request.manifest.session_id!r} is not open here")
+        if request.node_budget == 0:
+            self.prepare(session, request)
+            return self._proposal(request, DraftTree(), session.offers, (perf_counter_ns() - started) / 1e3)
         asked = (request.manifest.hash, request.node_budget, request.max_depth)
         if session.last is not None and session.last[0] == asked:
             return session.last[1]
@@ -172,7 +178,7 @@ class TreeSource(ABC, Generic[R]):
         budget = min(request.node_budget, settings.max_nodes)
         depth = min(request.max_depth, self.reach(len(request.prefix)))
         session.prompt_len = session.prompt_len or len(request.prefix)
-        tree = self._draft(session, request, budget, depth) if budget > 0 and depth > 0 else DraftTree()
+        tree = self.draft(session, request, budget, depth) if budget > 0 and depth > 0 else DraftTree()
         session.offers += 1
         proposal = self._proposal(request, tree, session.offers, (perf_counter_ns() - started) / 1e3)
         session.last = (asked, proposal)
@@ -190,17 +196,8 @@ class TreeSource(ABC, Generic[R]):
     def drafter_of(self, session: Drafting[R], request: ProposeRequest, staged: int) -> Drafter:
         """The session's state with room for `staged` drafted rows."""
 
-    def _take_note(self) -> None:
-        while self._news:
-            session_id, manifest = self._news.popleft()
-            present = self._sessions.get(session_id)
-            if present is not None and (manifest is None or manifest.hash != present.manifest.hash):
-                present.release()
-                del self._sessions[session_id]
-            if manifest is not None and session_id not in self._sessions:
-                self._sessions[session_id] = Drafting(manifest)
-
-    def _draft(self, session: Drafting[R], request: ProposeRequest, budget: int, depth: int) -> DraftTree:
+    def draft(self, session: Drafting[R], request: ProposeRequest, budget: int, depth: int) -> DraftTree:
+        """The round's tree. budget, depth: at least 1."""
         settings, policy = self._tree_settings, request.policy
         if settings.relation == SamplingRelation.BEAM:
             policy = replace(policy, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
@@ -227,6 +224,19 @@ class TreeSource(ABC, Generic[R]):
         if not len(shape):
             return DraftTree()
         return grow(self.drafter_of(session, request, settings.max_nodes), request.prefix, process, choose, shape)
+
+    def prepare(self, session: Drafting[R], request: ProposeRequest) -> None:
+        """Brings the session's state as far as can be before a round asks."""
+
+    def _take_note(self) -> None:
+        while self._news:
+            session_id, manifest = self._news.popleft()
+            present = self._sessions.get(session_id)
+            if present is not None and (manifest is None or manifest.hash != present.manifest.hash):
+                present.release()
+                del self._sessions[session_id]
+            if manifest is not None and session_id not in self._sessions:
+                self._sessions[session_id] = Drafting(manifest)
 
     def _proposal(self, request: ProposeRequest, tree: DraftTree, generation: int, compute_us: float) -> Proposal:
         here = self._description

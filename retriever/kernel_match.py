@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from retriever.kernel_ranks import code_at_signpost, fetch_codes
+from retriever.kernel_ranks import code_at_signpost, fetch_codes, fetch_halves, fetch_ranks
 from retriever.kernel_table import (
     ENTRIES,
     SIGNPOST_COUNT,
@@ -51,10 +51,15 @@ def _first(table, segment, pattern, begin):
     bits = table[segment, SIGNPOST_SPACING_BITS]
     right = table[segment, ENTRIES] if right == table[segment, SIGNPOST_COUNT] else right << bits
     left = ((left - 1) << bits) + 1 if left > 0 else np.int64(0)
+    near = right - left <= np.int64(1) << bits
+    if near:
+        fetch_ranks(table, segment, left, right)
     while left < right:
         middle = (left + right) >> 1
         at = suffix_start(table, segment, middle)
         k = min(left_common, right_common)
+        if near:
+            fetch_halves(table, segment, left, middle, right, k)
         code = code_at(table, segment, at + k)
         while k < length and code == pattern[begin + k]:
             k += 1
@@ -115,7 +120,7 @@ def _furthest(table, segment, pattern, begin, first):
     """
     most = pattern.shape[0] - begin
     end = min(first + LOOKED_AT, table[segment, ENTRIES])
-    fetch_codes(table, segment, first, end, 0)
+    fetch_codes(table, segment, first, end, 1, 0)
     for rank in range(first, end):
         if rank > first and not _starts(table, segment, rank, pattern, begin):
             return most, True

@@ -29,6 +29,8 @@ from retriever.kernel_table import (
     token_of,
 )
 
+ENTRIES_A_LINE = 16
+
 
 @intrinsic
 def _prefetch(typing_context: Any, address: Any) -> Any:
@@ -73,13 +75,27 @@ def code_at_rank(table, segment, rank, offset):
 
 
 @compiled
-def fetch_codes(table, segment, low, high, offset):
-    """Have the codes `offset` places into the suffixes at ranks [low, high) on their way, all at once."""
-    width = table[segment, WIDTH]
-    for rank in range(low, high, 16):
+def fetch_ranks(table, segment, low, high):
+    """Have the suffix array between two ranks on its way."""
+    for rank in range(low, high, ENTRIES_A_LINE):
         _prefetch(table[segment, LOW] + 4 * rank)
-    for rank in range(low, high):
-        _prefetch(table[segment, CODES] + width * (suffix_start(table, segment, rank) + offset))
+
+
+@compiled
+def fetch_codes(table, segment, low, high, stride, offset):
+    """Have the codes `offset` places into the suffixes at ranks low, low + stride, ... below high on their way, together."""
+    for rank in range(low, high, max(stride, ENTRIES_A_LINE)):
+        _prefetch(table[segment, LOW] + 4 * rank)
+    for rank in range(low, high, stride):
+        _prefetch(table[segment, CODES] + table[segment, WIDTH] * (suffix_start(table, segment, rank) + offset))
+
+
+@compiled
+def fetch_halves(table, segment, left, middle, right, offset):
+    """Have the codes on their way that halving [left, right) looks at after the one at `middle`, whichever way it goes."""
+    fetch_codes(table, segment, (left + middle) >> 1, ((left + middle) >> 1) + 1, 1, offset)
+    if middle + 1 < right:
+        fetch_codes(table, segment, (middle + 1 + right) >> 1, ((middle + 1 + right) >> 1) + 1, 1, offset)
 
 
 @compiled
@@ -102,10 +118,11 @@ def edge(table, segment, left, right, offset, code):
                 step = np.int64(0)
         # Between two signposts halving takes fewer steps than doubling.
         step = np.int64(0)
-        for rank in range(left, right, 16):
-            _prefetch(table[segment, LOW] + 4 * rank)
+        fetch_ranks(table, segment, left, right)
     while left < right:
         probe = min(left + step - 1, right - 1) if step > 0 else (left + right) >> 1
+        if step == 0:
+            fetch_halves(table, segment, left, probe, right, offset)
         if code_at(table, segment, suffix_start(table, segment, probe) + offset) < code:
             left = probe + 1
             step <<= 1

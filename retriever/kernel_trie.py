@@ -38,7 +38,7 @@ def _visit(
         left[s] = low[s]
         if left[s] < high[s]:
             if high[s] - left[s] <= SMALL_INTERVAL:
-                fetch_codes(table, s, left[s], high[s], offset)
+                fetch_codes(table, s, left[s], high[s], 1, offset)
             left[s] = edge(table, s, left[s], high[s], offset, 1)
             active += left[s] < high[s]
             unseen += high[s] - left[s]
@@ -48,6 +48,8 @@ def _visit(
         stride &= -COARSE
     for s in range(segments):
         at[s] = (left[s] + stride - 1) // stride * stride
+        if stride > 1:
+            fetch_codes(table, s, at[s], min(high[s], at[s] + PROBES * stride), stride, offset)
         current[s] = probe(table, s, at[s], high[s], offset)
     kept = 0
     while True:

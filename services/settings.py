@@ -75,6 +75,14 @@ class VerifierSettings(ModelSettings):
     )
     threads: int = Field(0, ge=0, description="threads of a pass; 0: one per core")
     kv_tokens: int = Field(16_384, ge=64, description="tokens of KV that all sessions share")
+    prefix_sharing: bool = Field(
+        True, description="whether sessions of one tenant and salt share the KV of a common prompt start"
+    )
+    prefix_cache_tokens: int = Field(
+        8_192,
+        ge=0,
+        description="tokens of that KV that ended sessions leave for later prompts, until the room is needed; 0: none",
+    )
     max_rows: int = Field(128, ge=1, le=512, description="candidates a round may have")
     max_queue: int = Field(256, ge=1, description="calls that may wait for a pass")
     max_pass_rows: int = Field(512, ge=1, description="rows of a pass over several sessions")
@@ -86,8 +94,10 @@ class VerifierSettings(ModelSettings):
 class LookupSettings(ModelSettings):
     """Prompt lookup, wherever it is hosted."""
 
-    lookup_rule: Literal["latest", "earliest"] = Field(
-        "latest", description="which occurrence prompt lookup copies from"
+    lookup_rule: Literal["latest", "earliest", "one_edit"] = Field(
+        "one_edit",
+        description="which occurrence prompt lookup copies from: the latest or earliest of the longest match, or (one_edit) "
+        "the one before which the text matches again once an edit is forgiven",
     )
     lookup_continuation: Literal["clipped", "full_length"] = Field(
         "clipped", description="whether a continuation may be shorter than asked for"

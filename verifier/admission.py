@@ -81,6 +81,16 @@ def check_taps(manifest: Manifest, num_layers: int) -> tuple[str, ...]:
     return taps_of(manifest.sources)
 
 
+def same_opening(known: OpenSession, repeated: OpenSession) -> bool:
+    """Whether a request for a known session id is that session's own, sent again."""
+    return (
+        known.manifest.hash == repeated.manifest.hash
+        and known.published == repeated.published
+        and known.cache_scope == repeated.cache_scope
+        and np.array_equal(known.prompt, repeated.prompt)
+    )
+
+
 def kv_capacity(request: OpenSession) -> int:
     """KV rows the session can need at most: all committed ones before its last round, the anchor's, its candidates'."""
     committed = len(request.prompt) + request.policy.max_tokens - request.published - 2

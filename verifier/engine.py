@@ -6,7 +6,7 @@ them. Nothing here reads the clock for a decision except leases; every coin come
 
 from __future__ import annotations
 
-import logging
+import itertools
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -19,9 +19,9 @@ from contracts.ports import OpenSession, SessionOpened, VerifierDescription, Ver
 from contracts.receipt import Receipt
 from models.backend import Backend, RowBlock
 from models.laws import LawProcessor
-from verifier.admission import check_opening, check_taps, kv_capacity
+from verifier.admission import check_opening, check_taps, kv_capacity, same_opening
 from verifier.faults import typed
-from verifier.hidden_log import HiddenLog
+from verifier.kv_store import KVStore
 from verifier.round import Round, check_round, pack, replay
 from verifier.selection import VERIFIERS
 from verifier.selection.base import Verifier
@@ -30,12 +30,12 @@ from verifier.step_clock import StepClock, warm_up
 from verifier.stopping import within_reach
 from verifier.verify_pass import Clock, run_pass
 
-_log = logging.getLogger(__name__)
-
 
 class Engine:
     """max_rows: candidates a round may have, the anchor not counted. kv_tokens: the backend's whole KV budget in rows.
-    hardware: the profile that manifests seal. prefill_chunk: prompt rows a single pass may take. clock: nanoseconds.
+    hardware: the profile that manifests seal. prefill_chunk: prompt rows a single pass may take. share_prefixes: sessions
+    take over the KV of prompt starts that others hold. cache_tokens: KV rows of closed sessions kept for that at most.
+    clock: nanoseconds.
     """
 
     def __init__(
@@ -49,6 +49,8 @@ class Engine:
         kv_tokens: int,
         hardware: str = "",
         prefill_chunk: int = 256,
+        share_prefixes: bool = True,
+        cache_tokens: int = 8192,
         clock: Clock = time.perf_counter_ns,
         verifiers: Mapping[str, Verifier] = VERIFIERS,
     ) -> None:
@@ -67,8 +69,11 @@ class Engine:
         )
         self._eos_ids = tuple(eos_ids)
         self._max_rows = max_rows
-        self._kv_tokens = kv_tokens
         self._prefill_chunk = prefill_chunk
+        self._store = KVStore(
+            backend, kv_tokens, prefill_chunk=prefill_chunk, cache_tokens=cache_tokens, sharing=share_prefixes
+        )
+        self._numbers = itertools.count()
         self._clock = clock
         self._verifiers = verifiers
         self._steps = StepClock()
@@ -80,7 +85,7 @@ class Engine:
 
     @property
     def kv_tokens_free(self) -> int:
-        return self._kv_tokens - sum(session.slot.capacity for session in self._sessions.values())
+        return self._store.tokens_free
 
     def describe(self) -> VerifierDescription:
         return VerifierDescription(
@@ -88,9 +93,11 @@ class Engine:
             capabilities=tuple(verifier.capability for verifier in self._verifiers.values()),
             eos_ids=self._eos_ids,
             max_rows=self._max_rows,
-            kv_tokens_total=self._kv_tokens,
-            kv_tokens_free=self.kv_tokens_free,
+            kv_tokens_total=self._store.tokens_total,
+            kv_tokens_free=self._store.tokens_free,
             plain_step_us=self._steps.plain_step_us,
+            kv_tokens_cached=self._store.tokens_cached,
+            kv_token_bytes=self._store.token_bytes,
         )
 
     def open_session(self, request: OpenSession) -> SessionOpened:
@@ -108,13 +115,13 @@ class Engine:
         """
         known = self._sessions.get(request.session_id)
         if known is not None:
-            if not _same(known.request, request):
+            if not same_opening(known.request, request):
                 raise AlreadyExists("session_id", f"{request.session_id!r} was opened by another request")
             known.renew(self._clock())
             return
         try:
             verifier = check_opening(
-                request, self._target, self._verifiers, max_rows=self._max_rows, kv_tokens=self._kv_tokens
+                request, self._target, self._verifiers, max_rows=self._max_rows, kv_tokens=self._store.tokens_total
             )
             taps = check_taps(request.manifest, self._backend.info.num_layers)
             session = self._admit(request, verifier, taps)
@@ -125,6 +132,12 @@ class Engine:
         session.queue_us = queue_us
         session.renew(self._clock())
         self._sessions[request.session_id] = session
+        self._store.hold(session)
+
+    def awaits(self, session_id: str) -> bool:
+        """Whether a session in prefill had better wait for another, whose longer start of its prompt it will take over."""
+        session = self._sessions.get(session_id)
+        return session is not None and session.opened is None and self._store.awaits(session)
 
     def prefill(self, session_id: str) -> SessionOpened | None:
         """Runs the next chunk of the prompt; the answer to the open call once the prompt is done.
@@ -134,9 +147,10 @@ class Engine:
         session = self._session(session_id)
         if session.opened is not None:
             return session.opened
+        started = self._clock()
+        session.cached += self._store.take_over(session)
         prompt, slot = session.prefix[:-1], session.slot
         start, stop = slot.length, min(slot.length + self._prefill_chunk, len(session.prefix) - 1)
-        started = self._clock()
         if start < stop:
             order = np.arange(stop - start, dtype=np.int64)
             rows = RowBlock(slot, prompt[start:stop], start + order, order - 1, np.zeros(0, dtype=np.int64))
@@ -156,7 +170,12 @@ class Engine:
         session.prefill_us += (self._clock() - started) / 1e3
         if stop == len(prompt):
             session.opened = SessionOpened(
-                session_id, session.generation, session.prefix_len, session.prefill_us, session.queue_us
+                session_id,
+                session.generation,
+                session.prefix_len,
+                session.prefill_us,
+                session.queue_us,
+                session.cached,
             )
         return session.opened
 
@@ -240,22 +259,20 @@ class Engine:
 
     def _admit(self, request: OpenSession, verifier: Verifier, taps: tuple[str, ...]) -> Session:
         policy, ours = request.policy, len(request.prompt) - request.published
-        capacity = kv_capacity(request)
-        free = self.kv_tokens_free
-        if capacity > free:
-            raise ResourceExhausted(
-                "kv_tokens",
-                f"the session needs {capacity} KV rows, {free} of {self._kv_tokens} are free",
-                retry_after_ms=self._soonest_end_ms(),
-            )
+        try:
+            placed = self._store.place(request.prompt[:-1], request.cache_scope, taps, kv_capacity(request))
+        except ResourceExhausted as error:
+            raise ResourceExhausted("kv_tokens", error.message, retry_after_ms=self._soonest_end_ms()) from error
         return Session(
             request=request,
             verifier=verifier,
             laws=LawProcessor(policy, vocab_size=self._target.vocab_size, prompt_len=ours, eos_ids=self._eos_ids),
             limit=ours + policy.max_tokens,
             stop=frozenset(policy.stop_ids if policy.ignore_eos else (*policy.stop_ids, *self._eos_ids)),
-            hidden=HiddenLog(taps, capacity, self._backend.info.hidden_size) if taps else None,
-            slot=self._backend.allocate(capacity),
+            slot=placed.slot,
+            hidden=placed.hidden,
+            cached=placed.cached,
+            number=next(self._numbers),
         )
 
     def _soonest_end_ms(self) -> int:
@@ -277,15 +294,4 @@ class Engine:
 
     def _drop(self, session: Session) -> None:
         del self._sessions[session.request.session_id]
-        try:
-            self._backend.release(session.slot)
-        except Exception:
-            _log.exception("the KV of session %s was not released", session.request.session_id)
-
-
-def _same(known: OpenSession, repeated: OpenSession) -> bool:
-    return (
-        known.manifest.hash == repeated.manifest.hash
-        and known.published == repeated.published
-        and np.array_equal(known.prompt, repeated.prompt)
-    )
+        self._store.give_back(session)

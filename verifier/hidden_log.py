@@ -41,6 +41,10 @@ class HiddenLog:
             self._rows[tap][fresh.start : fresh.stop] = rows
         self._length = fresh.stop
 
+    def start(self, count: int) -> HiddenRows:
+        """Views of the first `count` rows, which must be kept."""
+        return HiddenRows(0, {tap: rows[:count] for tap, rows in self._rows.items()})
+
     def export(self, start: int, stop: int) -> HiddenRows:
         """Copies of rows [start, stop), or of as many as one message carries; see VerifierPort.export_hidden."""
         if not 0 <= start < stop:

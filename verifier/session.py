@@ -24,7 +24,8 @@ class Session:
     session's sources read hidden rows, holds as many rows as the slot.
 
     limit: the published length at which generation ends. stop: token ids that end it earlier. opened: the answer to the
-    open call, None while the prompt is being prefilled. lost: its KV could not be restored after a fault.
+    open call, None while the prompt is being prefilled. cached: rows of the prompt whose KV was there already. number:
+    counts an engine's sessions. lost: its KV could not be restored after a fault.
     """
 
     request: OpenSession
@@ -34,6 +35,8 @@ class Session:
     limit: int
     stop: frozenset[int]
     hidden: HiddenLog | None = None
+    cached: int = 0
+    number: int = 0
     queue_us: float = 0.0
     prefill_us: float = 0.0
     opened: SessionOpened | None = None

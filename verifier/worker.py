@@ -6,6 +6,7 @@ one chunk of one prompt, so neither a stream of rounds nor a long prompt starves
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -196,8 +197,10 @@ class Worker:
         with self._changed:
             if not self._opens:
                 return bool(fresh)
-            entry = self._opens[0]
-            self._opens.rotate(-1)
+            # One that waits for another's prefill, whose rows it will take over, leaves the turn to it.
+            turns = itertools.takewhile(lambda entry: entry.begun, self._opens)
+            entry = next((entry for entry in turns if not self._engine.awaits(_session_id(entry))), self._opens[0])
+            self._opens.rotate(-1 - self._opens.index(entry))
             if not entry.begun:
                 return True
         opened = _outcome(partial(self._engine.prefill, _session_id(entry)))

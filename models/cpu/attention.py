@@ -15,11 +15,13 @@ import numpy as np
 
 from models.cpu.jit import LANES, get, get_int, jit, put
 from models.cpu.matmul import tile_count
+from models.cpu.storage import PAGE_ROWS
 from models.cpu.tile import CONTINUE, PANEL, STORE, tile
 from models.cpu.vector import divide, exponentiate, row_max
 
 # Bytes by which the sweep over the values asks for memory in advance.
 _AHEAD = 1024
+_PAGE_PANELS = PAGE_ROWS // PANEL
 
 
 @jit
@@ -30,7 +32,7 @@ def attend(model, work, layer, unit, thread):  # type: ignore[no-untyped-def]
     first, last, shared = get_int(place), get_int(place + 8), get_int(place + 16)
     group, width, padded = model.heads // model.kv_heads, model.head_dim, model.head_stride
     block = get_int(work.row_block + 8 * first)
-    length, capacity = get_int(work.lengths + 8 * block), get_int(work.capacities + 8 * block)
+    length = get_int(work.lengths + 8 * block)
     window = get_int(model.windows + 8 * layer)
     low = np.int64(0)
     if window > 0:
@@ -43,12 +45,13 @@ def attend(model, work, layer, unit, thread):  # type: ignore[no-untyped-def]
     out = work.out + 4 * thread * work.lines * padded
     rows = (last - first) * group
     query = work.query + 4 * (head * work.rows + first) * group * padded
-    lane = (layer * model.kv_heads + head) * capacity
-    keys = get_int(work.keys + 8 * block) + 4 * lane * width
-    values = get_int(work.values + 8 * block) + 4 * lane * padded
+    lane, lanes = layer * model.kv_heads + head, model.layers * model.kv_heads
+    pages = work.pages + 8 * get_int(work.page_start + 8 * block)
+    # Within a page.
+    keys, values = 4 * lane * PAGE_ROWS * width, 4 * PAGE_ROWS * (lanes * width + lane * padded)
     # Ancestors stand before their rows, so nobody here sees a key behind the last row's own.
     seen = get_int(work.row_index + 8 * (last - 1)) + 1
-    _score(model.tile, query, rows, width, padded, keys, low, seen, scores, stride)
+    _score(model.tile, query, rows, width, padded, pages, keys, low, seen, scores, stride)
     for row in range(first, last):
         start = get_int(work.path_start + 8 * row)
         depth = get_int(work.path_start + 8 * row + 8) - start
@@ -62,17 +65,18 @@ def attend(model, work, layer, unit, thread):  # type: ignore[no-untyped-def]
             total = _softmax(line + 4 * member * stride, length - low, path, settled, depth, blind)
             # Behind the scores, where nothing of this row is read any more.
             put(line + 4 * (member * stride + stride - 1), total)
-    _mix(model.tile, scores, stride, rows, values + 4 * low * PANEL, length - low, capacity, padded, out, STORE)
-    weights, staged = scores + 4 * (length - low), values + 4 * length * PANEL
     path = work.paths + 8 * get_int(work.path_start + 8 * first)
-    _mix_path(model.tile, weights, stride, rows, path, 0, shared, staged, capacity, padded, out)
+    _mix(model.tile, scores, stride, rows, pages, values, low, length, path, 0, shared, padded, out, STORE)
+    weights = scores + 4 * (length - low)
     for row in range(first, last):
         start = get_int(work.path_start + 8 * row)
         depth = get_int(work.path_start + 8 * row + 8) - start
         skipped = (row - first) * group
         mixed, path = out + 4 * skipped * padded, work.paths + 8 * start
         own = weights + 4 * skipped * stride
-        _mix_path(model.tile, own, stride, group, path, shared, depth, staged, capacity, padded, mixed)
+        _mix(
+            model.tile, own, stride, group, pages, values, length, length, path, shared, depth, padded, mixed, CONTINUE
+        )
         target = work.mixed + 4 * (row * model.mixed_stride + head * group * width)
         for member in range(group):
             total = get(scores + 4 * ((skipped + member) * stride + stride - 1))
@@ -87,17 +91,28 @@ def _window_start(work, row, length, window):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _score(entry, query, rows, width, padded, keys, low, seen, scores, stride):  # type: ignore[no-untyped-def]
+def _score(entry, query, rows, width, padded, pages, keys, low, seen, scores, stride):  # type: ignore[no-untyped-def]
     """scores[m, t - low] = query m times key t, for all t < seen; columns of rows nobody wrote are never read."""
     tiles = tile_count(rows)
-    for panel in range(low // PANEL, (seen + PANEL - 1) // PANEL):
+    end = (seen + PANEL - 1) // PANEL
+    following = _panel(pages, keys, low // PANEL, width)
+    for panel in range(low // PANEL, end):
+        source = following
+        if panel + 1 < end:
+            following = _panel(pages, keys, panel + 1, width)
         for index in range(tiles):
             m = rows * index // tiles
             count = rows * (index + 1) // tiles - m
             target = scores + 4 * (m * stride + panel * PANEL - low)
-            source = keys + 4 * panel * PANEL * width
-            part, following = query + 4 * m * padded, source + 4 * PANEL * width
+            part = query + 4 * m * padded
             tile(entry, count, 1, 0, STORE, part, padded, source, width, target, stride, following, 4 * PANEL)
+
+
+@jit
+def _panel(pages, keys, panel, width):  # type: ignore[no-untyped-def]
+    """Address of a panel of 16 keys of one lane."""
+    page = get_int(pages + 8 * (panel // _PAGE_PANELS))
+    return page + keys + 4 * PANEL * width * (panel % _PAGE_PANELS)
 
 
 @jit
@@ -119,29 +134,35 @@ def _softmax(line, prefix, path, settled, depth, blind):  # type: ignore[no-unty
 
 
 @jit
-def _mix(entry, weights, stride, rows, values, count, capacity, padded, out, mode):  # type: ignore[no-untyped-def]
-    """out[m] (op)= sum over t < count of weights[m, t] * value t."""
+def _mix(entry, weights, stride, rows, pages, values, low, length, path, at, end, padded, out, mode):  # type: ignore[no-untyped-def]
+    """out[m] (op)= sum of weights[m, t] * value t: over rows low to length, weights from t = low on, then over path[at:end],
+    weights from the path's start on where low is length. Run by run of rows that lie side by side in one page.
+    """
     tiles = tile_count(rows)
-    for first in range(0, padded, PANEL):
-        for index in range(tiles):
-            m = rows * index // tiles
-            lines = rows * (index + 1) // tiles - m
-            source, target = values + 4 * first * capacity, out + 4 * (m * padded + first)
-            part, later = weights + 4 * m * stride, source + _AHEAD
-            tile(entry, lines, 1, 0, mode, part, stride, source, count, target, padded, later, 4 * PANEL)
-
-
-@jit
-def _mix_path(entry, weights, stride, rows, path, at, end, values, capacity, padded, out):  # type: ignore[no-untyped-def]
-    """Go on summing over path[at:end], run by run of rows that lie side by side."""
-    while at < end:
-        start = get_int(path + 8 * at)
-        run = 1
-        while at + run < end and get_int(path + 8 * (at + run)) == start + run:
-            run += 1
-        source = values + 4 * start * PANEL
-        _mix(entry, weights + 4 * at, stride, rows, source, run, capacity, padded, out, CONTINUE)
-        at += run
+    row, stop, taken = low, length, np.int64(0)
+    if low == length:
+        taken = at
+    # At least one turn where the sum is to be stored, be it empty.
+    while row < stop or at < end or mode == STORE:
+        if row == stop and at < end:
+            row = length + get_int(path + 8 * at)
+            stop = row
+            while at < end and get_int(path + 8 * at) == stop - length:
+                stop += 1
+                at += 1
+        count = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS) - row
+        first = get_int(pages + 8 * (row // PAGE_ROWS)) + values + 4 * PANEL * (row % PAGE_ROWS)
+        for panel in range(0, padded, PANEL):
+            source = first + 4 * panel * PAGE_ROWS
+            for index in range(tiles):
+                m = rows * index // tiles
+                lines = rows * (index + 1) // tiles - m
+                part, target = weights + 4 * (m * stride + taken), out + 4 * (m * padded + panel)
+                later = source + _AHEAD
+                tile(entry, lines, 1, 0, mode, part, stride, source, count, target, padded, later, 4 * PANEL)
+        row += count
+        taken += count
+        mode = CONTINUE
 
 
 @jit

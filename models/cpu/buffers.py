@@ -16,7 +16,7 @@ from models.config import DecoderConfig
 from models.cpu.packing import pack, panels
 from models.cpu.records import Model, Work
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER
-from models.cpu.storage import PanelStorage
+from models.cpu.storage import PagedStorage
 from models.cpu.sync import COUNTER_STRIDE
 from models.cpu.tile import MAX_TILE_PANELS, MAX_TILE_ROWS, PANEL, tile_entry
 from models.passes import Span
@@ -77,7 +77,8 @@ class WorkBuffers:
     def __init__(
         self,
         model: Model,
-        spans: Sequence[Span[PanelStorage]],
+        spans: Sequence[Span],
+        storage: PagedStorage,
         x: Floats,
         cos: Floats,
         sin: Floats,
@@ -93,7 +94,7 @@ class WorkBuffers:
         groups = _groups(model, spans, starts, paths, threads)
         lines = max(last - first for first, last, _ in groups) * group
         places = [np.arange(end - (span.stop - span.start), end) for span, end in zip(spans, stored, strict=True)]
-        storages = [span.slot.storage for span in spans if span.slot.storage is not None]
+        tables = [span.slot.table for span in spans]
         self.normed = np.zeros_like(x)
         self.taps = np.empty((len(tap_layers), rows, hidden), np.float32)
         self.logits = np.empty((len(wanted), model.vocab_stride), np.float32)
@@ -113,9 +114,8 @@ class WorkBuffers:
             row_index=keep(np.concatenate(places)),
             lengths=keep(np.array([span.slot.length for span in spans], np.int64)),
             stored=keep(np.array(stored, np.int64)),
-            keys=keep(np.array([keep(storage.keys) for storage in storages], np.int64)),
-            values=keep(np.array([keep(storage.values) for storage in storages], np.int64)),
-            capacities=keep(np.array([storage.capacity for storage in storages], np.int64)),
+            pages=keep(keep(storage.arena) + storage.page_bytes * np.concatenate(tables)),
+            page_start=keep(np.cumsum([0, *map(len, tables[:-1])])),
             path_start=keep(starts),
             paths=keep(paths),
             groups=keep(np.array(groups, np.int64)),
@@ -172,7 +172,7 @@ def _stack(tensors: Sequence[Tensor | None], stride: int) -> Floats | None:
 
 
 def _groups(
-    model: Model, spans: Sequence[Span[PanelStorage]], starts: Int64Array, paths: Int64Array, threads: int
+    model: Model, spans: Sequence[Span], starts: Int64Array, paths: Int64Array, threads: int
 ) -> list[tuple[int, int, int]]:
     """First and last + 1 row of each group, and how many entries the paths of its rows begin with in common.
 
@@ -196,7 +196,7 @@ def _groups(
     return groups
 
 
-def _paths(spans: Sequence[Span[PanelStorage]]) -> tuple[Int64Array, Int64Array]:
+def _paths(spans: Sequence[Span]) -> tuple[Int64Array, Int64Array]:
     """Start of each row's path, int64 [rows + 1], and all paths: staged ancestors and the row itself, root first."""
     paths: list[Int64Array] = []
     for span in spans:

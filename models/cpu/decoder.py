@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from models.backend import BackendInfo, KVSlot, PassResult, RowBlock
+from models.backend import BackendInfo, KVSlot, KVUsage, PassResult, RowBlock
 from models.config import DecoderConfig
 from models.cpu.buffers import ModelBuffers, WorkBuffers
 from models.cpu.records import Model
 from models.cpu.run import run
-from models.cpu.storage import PanelStorage
+from models.cpu.storage import PagedStorage
 from models.kv import SlotPool
 from models.passes import FINAL_NORM_TAP, plan, tap_layers
 from models.weights import DecoderWeights
@@ -40,7 +40,8 @@ class CpuDecoder:
     ) -> None:
         self.info = info
         self._config = config
-        self._pool: SlotPool[PanelStorage] = SlotPool(kv_budget_tokens, poison=poison)
+        self._storage = PagedStorage(config, kv_budget_tokens)
+        self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         self._threads = threads or len(os.sched_getaffinity(0))
         self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="draftproof-pass")
         self._embedding = weights.embedding
@@ -49,9 +50,18 @@ class CpuDecoder:
         self._cos, self._sin = cos.numpy(), sin.numpy()
         self._compile()
 
+    @property
+    def usage(self) -> KVUsage:
+        return self._pool.usage
+
     def allocate(self, capacity: int) -> KVSlot:
-        self._pool.admit(capacity)
-        return self._pool.add(capacity, PanelStorage(self._config, capacity))
+        return self._pool.allocate(capacity)
+
+    def fork(self, slot: KVSlot, length: int, capacity: int) -> KVSlot:
+        return self._pool.fork(slot, length, capacity)
+
+    def park(self, slot: KVSlot, length: int) -> None:
+        self._pool.park(slot, length)
 
     def commit(self, slot: KVSlot, keep: Sequence[int]) -> None:
         self._pool.commit(self._pool.own(slot), keep)
@@ -77,7 +87,7 @@ class CpuDecoder:
             if span.block.inputs is not None:
                 x[span.start : span.stop, :hidden] = span.block.inputs.numpy()
         cos, sin = self._cos[positions], self._sin[positions]
-        work = WorkBuffers(self._model.record, spans, x, cos, sin, list(tapped.values()), self._threads)
+        work = WorkBuffers(self._model.record, spans, self._storage, x, cos, sin, list(tapped.values()), self._threads)
         for thread in range(1, self._threads):
             self._helpers.submit(_help, self._model.record, work, thread, self._threads)
         run(self._model.record, work.record, 0, self._threads)
@@ -92,7 +102,7 @@ class CpuDecoder:
 
     def _compile(self) -> None:
         """Run one row, so that compiling (or reading what is cached) belongs to loading, not to the first request."""
-        slot = self._pool.add(1, PanelStorage(self._config, 1))
+        slot = self.allocate(1)
         zero = np.zeros(1, np.int64)
         self.forward([RowBlock(slot, zero, zero, np.array([-1]))])
         self.commit(slot, [0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.cpu.jit import LANES, get, get_int, jit, put
+from models.cpu.storage import PAGE_ROWS
 from models.cpu.tile import PANEL
 from models.cpu.vector import copy_vectors, rotate
 
@@ -22,8 +23,9 @@ def prepare_row(model, work, layer, row):  # type: ignore[no-untyped-def]
         stride = model.hidden_stride
         _add(work.x + 4 * row * stride, model.out_bias + 4 * layer * stride, stride)
     block, place = get_int(work.row_block + 8 * row), get_int(work.row_index + 8 * row)
-    capacity = get_int(work.capacities + 8 * block)
-    keys, values = get_int(work.keys + 8 * block), get_int(work.values + 8 * block)
+    keys = get_int(work.pages + 8 * (get_int(work.page_start + 8 * block) + place // PAGE_ROWS))
+    values = keys + 4 * model.layers * kv_heads * PAGE_ROWS * width
+    place %= PAGE_ROWS
     cos, sin = work.cos + 2 * row * width, work.sin + 2 * row * width
     for index in range(heads + kv_heads):
         source = line + 4 * index * width
@@ -35,15 +37,15 @@ def prepare_row(model, work, layer, row):  # type: ignore[no-untyped-def]
             _rotate(source, cos, sin, width // 2, target, model.scale)
         else:
             lane = layer * kv_heads + index - heads
-            first = keys + 4 * ((lane * capacity + place // PANEL * PANEL) * width + place % PANEL)
+            first = keys + 4 * ((lane * PAGE_ROWS + place // PANEL * PANEL) * width + place % PANEL)
             _rotate(source, cos, sin, width // 2, source, np.float32(1.0))
             for i in range(width):
                 put(first + 4 * PANEL * i, get(source + 4 * i))
     for head in range(kv_heads):
         source = line + 4 * (heads + kv_heads + head) * width
-        first = values + 4 * ((layer * kv_heads + head) * padded * capacity + place * PANEL)
+        first = values + 4 * ((layer * kv_heads + head) * padded * PAGE_ROWS + place * PANEL)
         for start in range(0, width, PANEL):
-            copy(source + 4 * start, first + 4 * start * capacity, min(PANEL, width - start))
+            copy(source + 4 * start, first + 4 * start * PAGE_ROWS, min(PANEL, width - start))
 
 
 @jit

@@ -54,7 +54,7 @@ def pack(weights: DecoderWeights, config: DecoderConfig) -> Packed:
     offsets = np.add.outer(np.arange(config.num_layers) * starts[-1], starts[:-1]).astype(np.int64)
 
     def put(offset: int, matrix: Tensor) -> None:
-        data = _pack_matrix(matrix)
+        data = pack_matrix(matrix)
         arena[offset : offset + data.size] = data
 
     for layer, places in zip(weights.layers, offsets.tolist(), strict=True):
@@ -77,7 +77,7 @@ def _alternate(gate: Tensor, up: Tensor) -> Tensor:
     return pair.reshape(-1, depth)
 
 
-def _pack_matrix(matrix: Tensor) -> npt.NDArray[np.uint8]:
+def pack_matrix(matrix: Tensor) -> npt.NDArray[np.uint8]:
     """uint8 bytes of the panels of a matrix [outputs, depth]; see `models.cpu.tile` for their layout."""
     tall = _pad(matrix).view(-1, PANEL, matrix.shape[1]).transpose(1, 2).contiguous()
     if matrix.dtype != torch.bfloat16:

@@ -58,9 +58,8 @@ class Work(NamedTuple):
     row_index: int  # int64 [rows], row of the slot's storage that takes this row's keys and values
     lengths: int  # int64 [blocks], committed rows
     stored: int  # int64 [blocks], committed and staged rows, this pass's included
-    keys: int  # int64 [blocks], address of [layers, kv_heads, capacity / 16, head_dim, 16], head_dim unpadded
-    values: int  # int64 [blocks], address of [layers, kv_heads, head_dim / 16, capacity, 16]
-    capacities: int  # int64 [blocks], multiples of 16
+    pages: int  # int64, addresses of all blocks' pages in order, see models.cpu.storage
+    page_start: int  # int64 [blocks], into pages
     path_start: int  # int64 [rows + 1], into paths
     paths: int  # int64; staged indices of each row's staged ancestors and of itself, root first
     groups: int  # int64 [group_count, 3], first and last + 1 row of one block that attend together, shared path entries

@@ -1,35 +1,43 @@
-"""Drafting with an EAGLE head: its layer as a one-layer backend over fused rows, with the backend's own staged KV.
+"""Drafting with an EAGLE head: its layer over fused rows, compiled with the matrices around it, with staged KV of its own.
 
 Fused row i (feature i with token i + 1) is a pure function of the published tokens up to i + 1, so the state after any round
 is the longest common prefix of what was run and what was published. Rows made from predicted features live as staged rows
 for one round only and are run anew from the target's rows once these are published: no ghost rows, and no missing row after
 full acceptance.
+
+A step reads each weight once: the fusing matrix (features and token in one product), the layer, the draft vocabulary's
+rows. At bf16 and the shipped head's sizes that is 13 MB, which bounds a level from below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from contracts.errors import InvalidArgument
-from models.backend import Backend, KVSlot, RowBlock
-from models.load import backend_of
+from contracts.errors import Internal, InvalidArgument
+from models.cpu.draft_layer import DraftLayer
 from models.weights import DecoderWeights
-from proposer.heads.eagle import FINAL, EagleNetwork
-from proposer.heads.head import HiddenStates, Int64Array, common_length
+from proposer.heads.eagle import EagleNetwork
+from proposer.heads.head import Grown, HiddenStates, Int64Array, common_length
 from proposer.heads.prefix import backend_layer
 from proposer.heads.vocabulary import DraftVocabulary
 
+Floats = npt.NDArray[np.float32]
+
 # Fused rows of one prefill pass: bounds the pass's own memory.
-_PREFILL_ROWS = 256
+_PREFILL_ROWS = 128
+# Rows of a usual round: what its receipt brought. More are run ahead of the tree, a pass at a time.
+_ROUND_ROWS = 16
 
 
 class EagleHead:
-    """Implements DraftHead. dtype: of the layer and the vocabulary rows while drafting; bf16 halves what is read."""
+    """Implements DraftHead. dtype: of all weights while drafting; bf16 halves what is read."""
 
     max_depth = None
 
@@ -38,7 +46,6 @@ class EagleHead:
         network: EagleNetwork,
         vocabulary: DraftVocabulary,
         *,
-        digest: str,
         dtype: torch.dtype = torch.bfloat16,
         kv_budget_tokens: int = 16384,
         threads: int | None = None,
@@ -46,8 +53,6 @@ class EagleHead:
     ) -> None:
         self.vocabulary = vocabulary
         self.network = network.eval().requires_grad_(False)
-        # What a drafted token adds to a fused row, for all tokens that can be drafted: a look-up instead of a product.
-        self._token_rows = network.fused(torch.zeros(1, 1), torch.from_numpy(vocabulary.ids))
         head = network.head.to(dtype)
         weights = DecoderWeights(
             embedding=head,
@@ -55,11 +60,17 @@ class EagleHead:
             final_norm=network.norm.detach().to(dtype),
             head=head,
         )
+        first = network.again if network.first is None else network.first
+        real, drafted = (torch.cat([half, network.token], dim=1).detach().to(dtype) for half in (first, network.again))
+        eps = network.shape.config.rms_eps
+        self._embedded = _rows_of(network.embedding)
         config = replace(network.shape.config, vocab_size=len(vocabulary), num_layers=1, windows=(None,))
-        self.backend: Backend = backend_of(
+        self._layer = DraftLayer(
             config,
             weights,
-            checkpoint_digest=digest,
+            real,
+            drafted,
+            _rms(self._embedded(vocabulary.ids), eps),
             kv_budget_tokens=kv_budget_tokens,
             threads=threads,
             poison=poison,
@@ -70,85 +81,127 @@ class EagleHead:
         return self.network.shape.taps
 
     def open(self, capacity: int) -> EagleSession:
-        return EagleSession(self.network, self.backend, capacity, self._token_rows, self.vocabulary)
+        eps = self.network.shape.config.rms_eps
+        return EagleSession(self._layer, self.taps, eps, self._embedded, capacity, self.vocabulary)
 
 
 class EagleSession:
-    """Implements HeadSession."""
+    """Implements GrowingSession.
+
+    embedded: the target's embeddings of tokens int64 [N], float32 [N, H]. Raises ResourceExhausted where the layer has no
+    `capacity` rows left.
+    """
 
     def __init__(
         self,
-        network: EagleNetwork,
-        backend: Backend,
+        layer: DraftLayer,
+        taps: Sequence[str],
+        eps: float,
+        embedded: Callable[[Int64Array], Floats],
         capacity: int,
-        token_rows: Tensor,
         vocabulary: DraftVocabulary,
     ) -> None:
-        self._network, self._backend = network, backend
-        self._token_rows, self._vocabulary = token_rows, vocabulary
-        self._slot: KVSlot = backend.allocate(capacity)
+        self._layer, self._taps, self._eps, self._embedded = layer, tuple(taps), eps, embedded
+        self._vocabulary = vocabulary
+        self._slot = layer.allocate(capacity)
         # The tokens of the fused rows run so far: token i + 1 of row i, behind token 0.
         self._tokens: Int64Array = np.zeros(0, np.int64)
-        self._features: Tensor = torch.empty(0)
+        # Row 0 is the anchor's, row s + 1 that of staged row s.
+        self._features: Floats = np.zeros((0, 0), np.float32)
 
     @property
     def rows(self) -> int:
         """Fused rows held, staged ones aside."""
         return self._slot.length
 
-    @torch.inference_mode()
-    def follow(self, prefix: Int64Array, states: HiddenStates) -> Tensor:
-        if len(prefix) < 2:
-            raise InvalidArgument("prefix", "needs two tokens: the first has no feature before it")
+    def catch_up(self, prefix: Int64Array, states: HiddenStates) -> None:
         total = len(prefix) - 1
-        # The last row is always run anew, because rows are kept and logits are not.
-        kept = min(max(common_length(self._tokens, prefix) - 1, 0), total - 1)
-        halves = self._network.real(states.rows(kept, total))
-        inputs = self._network.fused(halves, torch.from_numpy(prefix[kept + 1 :].astype(np.int64)))
-        self._backend.truncate(self._slot, kept)
-        self._tokens = prefix[: kept + 1].copy()
-        logits: Tensor | None = None
-        for start in range(kept, total, _PREFILL_ROWS):
-            part = inputs[start - kept : start - kept + _PREFILL_ROWS]
-            rows = np.arange(len(part), dtype=np.int64)
-            last = start + len(part) == total
-            block = RowBlock(
-                self._slot, np.zeros(len(part), np.int64), start + rows, rows - 1, rows[-1:] if last else rows[:0], part
-            )
-            result = self._backend.forward([block], taps=(FINAL,) if last else ())
-            self._backend.commit(self._slot, rows.tolist())
-            self._tokens = prefix[: start + len(part) + 1].copy()
-            if last:
-                logits, self._features = result.logits[0][0], result.hidden[FINAL][0][-1:]
-        assert logits is not None
-        return logits
+        kept = self._keep(prefix, total)
+        if kept < total:
+            self._run_on(prefix, kept, self._fused(prefix, kept, states), wanted=0)
 
-    @torch.inference_mode()
+    def follow(self, prefix: Int64Array, states: HiddenStates) -> Tensor:
+        kept = self._kept_of(prefix)
+        logits, features = self._run_on(prefix, kept, self._fused(prefix, kept, states), wanted=1)
+        self._features = features[-1:]
+        return torch.from_numpy(logits[0])
+
     def stage(self, token_ids: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> Tensor:
-        # Row 0 of the features is the anchor's, row s + 1 that of staged row s.
-        halves = self._network.drafted(self._features[torch.tensor(parents) + 1])
-        inputs = halves + self._tokens_added(token_ids)
-        block = RowBlock(
-            self._slot,
-            np.zeros(len(token_ids), np.int64),
-            self._slot.length - 1 + np.asarray(depths, np.int64),
-            np.asarray(parents, np.int64),
-            inputs=inputs,
-        )
-        result = self._backend.forward([block], taps=(FINAL,))
-        self._features = torch.cat([self._features, result.hidden[FINAL][0]])
-        return result.logits[0]
+        above = np.asarray(parents, np.int64)
+        halves = [_rms(self._features[above + 1], self._eps), self._token_half(np.asarray(token_ids, np.int64))]
+        fused = np.concatenate(halves, axis=1)
+        logits, features = self._layer.run(self._slot, fused, above, drafted=True, wanted=len(fused))
+        self._features = np.concatenate([self._features, features])
+        return torch.from_numpy(logits)
 
-    def _tokens_added(self, token_ids: Sequence[int]) -> Tensor:
-        drafted = self._vocabulary.to_draft(np.asarray(token_ids, np.int64))
-        if (drafted < 0).any():
-            # Not a token of ours: drafts of several sources may be run together.
-            return self._network.fused(torch.zeros(1, 1), torch.tensor(token_ids))
-        return self._token_rows[torch.from_numpy(drafted)]
+    def grow(self, prefix: Int64Array, states: HiddenStates, *, width: int, depth: int, floor: float) -> Grown:
+        kept = self._kept_of(prefix)
+        fused = self._fused(prefix, kept, states)
+        ahead = max(0, len(fused) - _ROUND_ROWS)
+        if ahead:
+            self._run_on(prefix[: kept + ahead + 1], kept, fused[:ahead], wanted=0)
+        else:
+            self._layer.truncate(self._slot, kept)
+        self._tokens = prefix[: kept + ahead + 1].copy()
+        least = math.log(floor) if floor > 0.0 else -math.inf
+        grown = self._layer.grow(self._slot, fused[ahead:], width=width, depth=depth, least=least)
+        self._tokens = prefix.copy()
+        if not np.isfinite(grown.values).all():
+            raise Internal("logits", "the head's logits are not finite")
+        tokens = self._vocabulary.to_target(grown.tokens).tolist()
+        return Grown(tokens, grown.parents.tolist(), grown.depths.tolist(), grown.values.tolist())
 
     def settle(self) -> None:
-        self._backend.rollback(self._slot)
+        self._layer.rollback(self._slot)
         self._features = self._features[:1]
 
     def release(self) -> None:
-        self._backend.release(self._slot)
+        self._layer.release(self._slot)
+
+    def _kept_of(self, prefix: Int64Array) -> int:
+        """How many rows of `prefix` stay. The last is always run anew, because rows are kept and logits are not."""
+        if len(prefix) < 2:
+            raise InvalidArgument("prefix", "needs two tokens: the first has no feature before it")
+        return self._keep(prefix, len(prefix) - 2)
+
+    def _keep(self, prefix: Int64Array, most: int) -> int:
+        return min(max(common_length(self._tokens, prefix) - 1, 0), most)
+
+    def _fused(self, prefix: Int64Array, kept: int, states: HiddenStates) -> Floats:
+        """What is fused into the rows of `prefix` past the first `kept`, float32 [N, R]."""
+        hidden = states.rows(kept, len(prefix) - 1)
+        halves = [_rms(hidden[tap].numpy(), self._eps) for tap in self._taps]
+        return np.concatenate([*halves, self._token_half(prefix[kept + 1 :])], axis=1)
+
+    def _run_on(self, prefix: Int64Array, kept: int, fused: Floats, *, wanted: int) -> tuple[Floats, Floats]:
+        """Runs and keeps those rows, of which there is one at least; gives what the last pass gave."""
+        self._layer.truncate(self._slot, kept)
+        self._tokens = prefix[: kept + 1].copy()
+        total = kept + len(fused)
+        for start in range(kept, total, _PREFILL_ROWS):
+            part = fused[start - kept : start - kept + _PREFILL_ROWS]
+            stop = start + len(part)
+            read = wanted if stop == total else 0
+            given = self._layer.run(self._slot, part, np.arange(-1, len(part) - 1), wanted=read)
+            self._layer.commit_all(self._slot)
+            self._tokens = prefix[: stop + 1].copy()
+        return given
+
+    def _token_half(self, tokens: Int64Array) -> Floats:
+        return _rms(self._embedded(tokens), self._eps)
+
+
+def _rms(x: Floats, eps: float) -> Floats:
+    """x divided by its root mean square along the last axis."""
+    mean = np.einsum("ij,ij->i", x, x) / np.float32(x.shape[1])
+    out: Floats = x * (1.0 / np.sqrt(mean + np.float32(eps)))[:, None]
+    return out
+
+
+def _rows_of(table: Tensor) -> Callable[[Int64Array], Floats]:
+    """float32 rows of a bf16 or fp32 table [V, H], read without torch: its threads would contend with the layer's."""
+    if table.dtype != torch.bfloat16:
+        whole: Floats = table.float().contiguous().numpy()
+        return lambda ids: whole[ids]
+    halves = table.contiguous().view(torch.int16).numpy().view(np.uint16)
+    return lambda ids: (halves[ids].astype(np.uint32) << np.uint32(16)).view(np.float32)

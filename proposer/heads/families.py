@@ -81,9 +81,7 @@ def head_of(
             parameter.copy_(loaded.tensors[name])
     digest_of, vocabulary = loaded.manifest.weights_sha256, loaded.vocabulary
     if isinstance(network, EagleNetwork):
-        return EagleHead(
-            network, vocabulary, digest=digest_of, dtype=dtype, kv_budget_tokens=kv_budget_tokens, threads=threads
-        )
+        return EagleHead(network, vocabulary, dtype=dtype, kv_budget_tokens=kv_budget_tokens, threads=threads)
     if isinstance(network, MedusaNetwork):
         return MedusaHead(network, vocabulary)
     assert isinstance(network, HydraNetwork | CloverNetwork)

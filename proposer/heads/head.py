@@ -8,7 +8,8 @@ anchor.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,33 @@ class HeadSession(Protocol):
 
     def release(self) -> None:
         """Gives the state's rows back; the session is dead afterwards."""
+        ...
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Nodes of a tree by value, in the order of growth: target ids, parents (-1: the anchor), depths, and path
+    log-probabilities, all [N]."""
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    depths: Sequence[int]
+    values: Sequence[float]
+
+
+@runtime_checkable
+class GrowingSession(HeadSession, Protocol):
+    """A session that grows trees by value on its own, for a fraction of what laws over its vocabulary would cost, and that
+    can run rows ahead of the round that needs them."""
+
+    def catch_up(self, prefix: Int64Array, states: HiddenStates) -> None:
+        """Runs what is missing of the rows of `prefix` int64 [L], of which hidden rows 0 .. L - 2 are there."""
+        ...
+
+    def grow(self, prefix: Int64Array, states: HiddenStates, *, width: int, depth: int, floor: float) -> Grown:
+        """As `follow`, and EAGLE-2's growth behind the anchor: `depth` levels, the `width` most valuable nodes of each with
+        `width` children, none of them of a path probability below `floor`. Nothing is left staged.
+        """
         ...
 
 

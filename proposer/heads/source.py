@@ -18,10 +18,12 @@ from contracts.ports import ProposeRequest
 from contracts.sampling import SamplingPolicy
 from contracts.topology import SamplingRelation
 from models.laws import TargetLaws
-from proposer.draft_tree import Process
-from proposer.heads.draft_laws import HeadLaws
+from proposer.draft_tree import DraftTree, Process
+from proposer.heads.draft_laws import HeadLaws, edits
 from proposer.heads.families import LoadedHead
-from proposer.heads.head import HeadSession, HiddenStates, Int64Array
+from proposer.heads.head import GrowingSession, Grown, HeadSession, HiddenStates, Int64Array
+from proposer.heads.ranked_tree import best_of
+from proposer.topology.plan import GrownByValue
 from proposer.tree_source import RESERVED_TOKENS, Drafting, TreeSettings, TreeSource
 
 
@@ -32,20 +34,29 @@ class HiddenStateSource(Protocol):
         """The rows of the request's session, up to row `len(request.prefix) - 2`. Raises Unavailable when there are none."""
         ...
 
+    def so_far(self, request: ProposeRequest) -> tuple[HiddenStates, int]:
+        """What is there of them, and how many rows that is. Raises as `states` where none are."""
+        ...
+
 
 @dataclass(frozen=True)
 class HeadSettings(TreeSettings):
-    """As TreeSettings, with greedy-friendly defaults. context: longest prefix followed, at least 1."""
+    """As TreeSettings, with greedy-friendly defaults. context: longest prefix followed, at least 1. floor: least path
+    probability, by the head's own account, of what a tree by value grows and offers.
+    """
 
     FIELD: ClassVar[str] = "head"
 
     relation: SamplingRelation = SamplingRelation.BEAM
     context: int = 8192
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.context < 1:
             raise InvalidArgument("head.context", f"{self.context} is below 1")
+        if not 0.0 <= self.floor < 1.0:
+            raise InvalidArgument("head.floor", f"{self.floor} is outside [0, 1)")
 
 
 class RoundRows:
@@ -85,16 +96,21 @@ class HeadSource(TreeSource[HeadSession]):
             self._settings,
             name=name,
             family=loaded.manifest.family,
-            version={"weights": loaded.manifest.weights_sha256},
+            version={"weights": loaded.manifest.weights_sha256, "floor": self._settings.floor},
             drafter=loaded.manifest.weights_sha256,
             tokenizer_digest=loaded.manifest.tokenizer_digest,
             target_digest=loaded.manifest.target_digest,
+            taps=self._head.taps,
         )
 
-    @property
-    def taps(self) -> tuple[str, ...]:
-        """The hidden rows that the verifier must export."""
-        return self._head.taps
+    def prepare(self, session: Drafting[HeadSession], request: ProposeRequest) -> None:
+        """Runs the head over the rows that are there, so that the round that drafts need not."""
+        states, rows = self._states.so_far(request)
+        if not rows or len(request.prefix) > self._settings.context:
+            return
+        head = self._state_of(session, request, self._settings.max_nodes)
+        if isinstance(head, GrowingSession):
+            head.catch_up(request.prefix[: rows + 1], states)
 
     def reach(self, prefix_len: int) -> int:
         if prefix_len < 2:
@@ -119,10 +135,29 @@ class HeadSource(TreeSource[HeadSession]):
     def drafter_of(self, session: Drafting[HeadSession], request: ProposeRequest, staged: int) -> RoundRows:
         """The session's state, with room for this round's rows and for rounds to come."""
         states = self._states.states(request)
+        return RoundRows(self._state_of(session, request, staged), states)
+
+    def draft(self, session: Drafting[HeadSession], request: ProposeRequest, budget: int, depth: int) -> DraftTree:
+        """As other sources draft; a tree by value is left to a head that grows it by itself, unless logits are edited."""
+        tree, floor = self._settings.tree, self._settings.floor
+        if not isinstance(tree, GrownByValue):
+            return super().draft(session, request, budget, depth)
+        if not edits(request.policy):
+            states = self._states.states(request)
+            head = self._state_of(session, request, tree.staged_rows)
+            if isinstance(head, GrowingSession):
+                depth = min(depth, tree.depth)
+                grown = head.grow(request.prefix, states, width=tree.top_k, depth=depth, floor=floor)
+                return best_of(grown, budget, floor)
+        made = super().draft(session, request, budget, depth)
+        return best_of(Grown(made.tokens, made.parents, made.depths, made.scores), budget, floor)
+
+    def _state_of(self, session: Drafting[HeadSession], request: ProposeRequest, staged: int) -> HeadSession:
         prefix_len = len(request.prefix)
         head = session.state_for(prefix_len + staged)
         if head is None:
             ahead = min(request.policy.max_tokens, RESERVED_TOKENS)
+            staged = max(staged, self._settings.max_nodes)
             capacity = min(prefix_len + ahead, self._settings.context) + staged
             head = session.take(self._head.open(capacity), capacity)
-        return RoundRows(head, states)
+        return head

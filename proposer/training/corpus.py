@@ -141,10 +141,8 @@ def split(conversations: Sequence[Conversation]) -> tuple[list[Conversation], li
     )
 
 
-def batches(
-    examples: Sequence[Example], vocabulary: DraftVocabulary, *, label_tokens: int, seed: int
-) -> Iterator[Batch]:
-    """One epoch in a seeded order, each batch with about `label_tokens` labels."""
+def groups(examples: Sequence[Example], *, label_tokens: int, seed: int) -> Iterator[list[Example]]:
+    """One epoch in a seeded order, in groups of about `label_tokens` labels."""
     order = list(examples)
     random.Random(seed).shuffle(order)
     pending: list[Example] = []
@@ -153,10 +151,10 @@ def batches(
         pending.append(one)
         count += one.label_tokens
         if count >= label_tokens:
-            yield pack(pending, vocabulary)
+            yield pending
             pending, count = [], 0
     if pending:
-        yield pack(pending, vocabulary)
+        yield pending
 
 
 def pack(examples: Sequence[Example], vocabulary: DraftVocabulary) -> Batch:

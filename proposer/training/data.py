@@ -1,4 +1,4 @@
-"""`draftproof train data`: seed prompts, disjointness, generation and shards, in that order; resumable."""
+"""`draftproof train data`: seed prompts, disjointness, generation and shards, in that order; resumable block by block."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import chain
 from typing import Any, Protocol
 
 from contracts.manifest import canonical_bytes, sha256_hex
-from models.backend import Backend
+from models.backend import BackendInfo
+from proposer.training.blocks import Produce, blocks_of
 from proposer.training.dataset import Dataset
 from proposer.training.disjoint import Guard, Overlap
-from proposer.training.generate import Conversation, Encoded, generate
+from proposer.training.generate import Conversation, Encoded
 from proposer.training.seed_prompts import Message, SeedPrompt, SeedTexts, first_stage, second_stage
 
-_SHARD_CONVERSATIONS = 64
 _MAX_PROMPT_TOKENS = 800
 
 Progress = Callable[[int, int, int], None]
@@ -33,23 +33,22 @@ class ChatTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class DataPlan:
-    """rounds: prompts of each kind in the first stage. width: conversations side by side. taps: hidden rows recorded."""
+    """rounds: prompts of each kind in the first stage. taps: hidden rows recorded."""
 
     rounds: int = 200
     seed: int = 0
-    width: int = 32
     taps: tuple[str, ...] = ("final_norm",)
 
 
 def identity_of(
-    plan: DataPlan, backend: Backend, tokenizer: ChatTokenizer, prompts: Sequence[SeedPrompt], overlap: Overlap
+    plan: DataPlan, target: BackendInfo, tokenizer: ChatTokenizer, prompts: Sequence[SeedPrompt], overlap: Overlap
 ) -> dict[str, Any]:
-    """What a data set is: everything its conversations follow from. Its width is left out: it changes none of them."""
+    """What a data set is: everything its shards follow from. Who generates them is left out: it changes no byte."""
     return {
-        "format": 1,
-        "target": backend.info.checkpoint_digest,
-        "dtype": backend.info.dtype,
-        "backend": backend.info.backend,
+        "format": 2,
+        "target": target.checkpoint_digest,
+        "dtype": target.dtype,
+        "backend": target.backend,
         "tokenizer": tokenizer.digest,
         "template": "the checkpoint's chat template (part of the tokenizer digest)",
         "decoding": "greedy; 15% of the prompts sampled at temperature 1 (Gumbel-max keyed by seed, name, position)",
@@ -64,41 +63,40 @@ def identity_of(
 
 def build(
     directory_of: Callable[[dict[str, Any]], Dataset],
-    backend: Backend,
+    target: BackendInfo,
+    produce: Produce,
     tokenizer: ChatTokenizer,
     texts: SeedTexts,
     evaluation: Iterable[str],
     plan: DataPlan,
     *,
-    eos_ids: Sequence[int],
     progress: Progress,
 ) -> Dataset:
     """Generate what is missing of the data set that `directory_of` opens for an identity.
 
-    progress: called with (conversations done, conversations planned so far, answer tokens).
-    Raises FailedPrecondition when that data set has another identity.
+    produce: who generates, with the plan's seed and taps. progress: called with (conversations done, conversations planned
+    so far, answer tokens). Raises FailedPrecondition when that data set has another identity.
     """
     guard = Guard(evaluation)
     first = [one for one in first_stage(texts, rounds=plan.rounds, seed=plan.seed) if _admitted(one, guard)]
-    dataset = directory_of(identity_of(plan, backend, tokenizer, first, guard.report()))
-    writer = _Writer(dataset, progress)
+    dataset = directory_of(identity_of(plan, target, tokenizer, first, guard.report()))
+    counted = _Counted(dataset, progress)
 
-    def run(prompts: Sequence[SeedPrompt]) -> None:
-        missing = [one for one in prompts if one.name not in writer.names]
-        writer.planned = len(writer.names) + len(missing)
-        encoded = (Encoded(one, tokenizer.encode_chat(one.messages)) for one in missing)
-        short = (one for one in encoded if len(one.token_ids) <= _MAX_PROMPT_TOKENS)
-        for conversation in generate(backend, short, taps=plan.taps, eos_ids=eos_ids, width=plan.width, seed=plan.seed):
-            writer.add(conversation)
-        writer.flush()
+    def run(prompts: Sequence[SeedPrompt], number: int) -> int:
+        encoded = [Encoded(one, tokenizer.encode_chat(one.messages)) for one in prompts]
+        blocks = blocks_of([one for one in encoded if len(one.token_ids) <= _MAX_PROMPT_TOKENS], number)
+        missing = [block for block in blocks if not dataset.has(block.number)]
+        counted.planned = counted.done + sum(len(block.prompts) for block in missing)
+        for block, conversations in produce(missing, counted.add):
+            dataset.append(conversations, block.number)
+        return number + len(blocks)
 
-    run(first)
+    second_starts = run(first, 0)
     answers = {
         one.name: tokenizer.decode(one.tokens[one.answer_start :].tolist()) for one in dataset.conversations(taps=())
     }
     answered = [(one, answers[one.name]) for one in first if one.name in answers]
-    second = [one for one in second_stage(answered, seed=plan.seed) if _admitted(one, guard)]
-    run(second)
+    run([one for one in second_stage(answered, seed=plan.seed) if _admitted(one, guard)], second_starts)
     return dataset
 
 
@@ -106,25 +104,19 @@ def _admitted(prompt: SeedPrompt, guard: Guard) -> bool:
     return guard.admits(" ".join(chain.from_iterable(message.values() for message in prompt.messages)))
 
 
-class _Writer:
-    """Collects conversations into shards and counts."""
+class _Counted:
+    """What is done, for the progress bar."""
 
     def __init__(self, dataset: Dataset, progress: Progress) -> None:
-        self._dataset, self._progress = dataset, progress
-        self._pending: list[Conversation] = []
-        self.names = dataset.names()
-        self._answer_tokens = sum(len(one.tokens) - one.answer_start for one in dataset.conversations(taps=()))
-        self.planned = 0
+        self._progress = progress
+        self.done = self.planned = self._answer_tokens = 0
+        for one in dataset.conversations(taps=()):
+            self._count(one)
 
     def add(self, conversation: Conversation) -> None:
-        self._pending.append(conversation)
-        self.names.add(conversation.name)
-        self._answer_tokens += len(conversation.tokens) - conversation.answer_start
-        self._progress(len(self.names), self.planned, self._answer_tokens)
-        if len(self._pending) >= _SHARD_CONVERSATIONS:
-            self.flush()
+        self._count(conversation)
+        self._progress(self.done, self.planned, self._answer_tokens)
 
-    def flush(self) -> None:
-        if self._pending:
-            self._dataset.append(self._pending)
-            self._pending = []
+    def _count(self, conversation: Conversation) -> None:
+        self.done += 1
+        self._answer_tokens += len(conversation.tokens) - conversation.answer_start

@@ -25,6 +25,7 @@ from proposer.training.generate import Conversation
 
 _IDENTITY = "identity.json"
 _HIDDEN = "hidden:"
+_LABELS = "conversations"
 
 
 class Dataset:
@@ -60,11 +61,15 @@ class Dataset:
         found: set[str] = set()
         for path in self.shards():
             with safe_open(path, framework="np") as file:
-                found.update(json.loads(file.metadata()["names"]))
+                found.update(name for name, _ in _labels(file.metadata()))
         return found
 
-    def append(self, conversations: Sequence[Conversation]) -> None:
-        """Write one shard."""
+    def has(self, number: int) -> bool:
+        """Whether the shard of this number is written."""
+        return self._shard(number).exists()
+
+    def append(self, conversations: Sequence[Conversation], number: int | None = None) -> None:
+        """Write one shard, the next or that of `number`."""
         tensors: dict[str, np.ndarray[Any, Any]] = {
             "tokens": np.concatenate([one.tokens for one in conversations]),
             "lengths": np.array([len(one.tokens) for one in conversations], np.int64),
@@ -72,14 +77,15 @@ class Dataset:
         }
         for tap in conversations[0].hidden:
             tensors[_HIDDEN + tap] = np.concatenate([one.hidden[tap] for one in conversations])
-        metadata = {
-            "names": json.dumps([one.name for one in conversations]),
-            "kinds": json.dumps([one.kind for one in conversations]),
-        }
-        path = self.directory / f"{len(self.shards()):05d}.safetensors"
+        # One entry: the file format keeps several in no fixed order, and a shard's bytes follow from its conversations.
+        metadata = {_LABELS: json.dumps([[one.name, one.kind] for one in conversations])}
+        path = self._shard(len(self.shards()) if number is None else number)
         unfinished = path.with_suffix(".unfinished")
         save_file(tensors, unfinished, metadata)
         os.replace(unfinished, path)
+
+    def _shard(self, number: int) -> Path:
+        return self.directory / f"{number:05d}.safetensors"
 
     def conversations(self, taps: Sequence[str] | None = None) -> Iterator[Conversation]:
         """All conversations in shard order, with the hidden rows of `taps` (None: all).
@@ -90,9 +96,16 @@ class Dataset:
             yield from _read(path, taps)
 
 
+def _labels(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(name, kind) of each conversation; data sets of format 1 have two lists."""
+    if _LABELS in metadata:
+        return [(name, kind) for name, kind in json.loads(metadata[_LABELS])]
+    return list(zip(json.loads(metadata["names"]), json.loads(metadata["kinds"]), strict=True))
+
+
 def _read(path: Path, taps: Sequence[str] | None) -> Iterator[Conversation]:
     with safe_open(path, framework="np") as file:
-        names, kinds = json.loads(file.metadata()["names"]), json.loads(file.metadata()["kinds"])
+        labels = _labels(file.metadata())
         lengths, starts = file.get_tensor("lengths"), file.get_tensor("answer_starts")
         tokens = file.get_tensor("tokens")
         recorded = [name.removeprefix(_HIDDEN) for name in file.keys() if name.startswith(_HIDDEN)]  # noqa: SIM118
@@ -104,7 +117,7 @@ def _read(path: Path, taps: Sequence[str] | None) -> Iterator[Conversation]:
     if int(lengths.sum()) != len(tokens) or any(len(value) != rows for value in hidden.values()):
         raise DataLoss("data", f"{path.name}: lengths, tokens and hidden rows do not add up")
     token_end = row_end = 0
-    for name, kind, length, start in zip(names, kinds, lengths.tolist(), starts.tolist(), strict=True):
+    for (name, kind), length, start in zip(labels, lengths.tolist(), starts.tolist(), strict=True):
         token_start, row_start = token_end, row_end
         token_end, row_end = token_start + length, row_start + length - 1
         own = {tap: value[row_start:row_end] for tap, value in hidden.items()}

@@ -15,10 +15,8 @@ import torch
 from torch import nn
 
 from proposer.heads.vocabulary import DraftVocabulary
-from proposer.training.corpus import Batch, Example, batches
-from proposer.training.losses import Score
-
-Objective = Callable[[Batch], Sequence[Score]]
+from proposer.training.corpus import Example, groups, pack
+from proposer.training.gradients import Gradients, LocalGradients, Measured, Objective
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,8 @@ class Figures:
 
 
 class Trainer:
-    """One run, resumable from `state_path` (a torch state file of our own, weights only). `modules`: what is trained,
-    with its learning rate."""
+    """One run, resumable from `state_path` (a torch state file of our own, weights only). rate_of: learning-rate multiple of
+    a parameter. gradients: who computes a step's; this process where none is given. objective: evaluates."""
 
     def __init__(
         self,
@@ -71,8 +69,10 @@ class Trainer:
         *,
         rate_of: Callable[[str], float] = lambda name: 1.0,
         state_path: Path | None = None,
+        gradients: Gradients | None = None,
     ) -> None:
         self._network, self._objective, self._vocabulary, self._recipe = network, objective, vocabulary, recipe
+        self._gradients = gradients or LocalGradients(objective, vocabulary)
         self._state_path = state_path
         groups = [
             {
@@ -104,20 +104,18 @@ class Trainer:
         gathered = _Gathered()
         started = time.monotonic() - self._seconds
         last: Figures | None = None
-        for batch, label_tokens in self._stream(examples):
-            scores = self._objective(batch)
-            loss = torch.stack([score.loss for score in scores if score.rows]).sum()
+        for group in self._stream(examples):
             self._optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+            measured = self._gradients(group)
+            parameters = [p for options in self._optimizer.param_groups for p in options["params"]]
             nn.utils.clip_grad_norm_(parameters, recipe.clip)
-            for group in self._optimizer.param_groups:
-                group["lr"] = recipe.learning_rate * group["rate"] * self._schedule()
+            for options in self._optimizer.param_groups:
+                options["lr"] = recipe.learning_rate * options["rate"] * self._schedule()
             self._optimizer.step()
             self._step += 1
-            self._tokens += label_tokens
+            self._tokens += sum(one.label_tokens for one in group)
             self._seconds = time.monotonic() - started
-            gathered.add(float(loss.detach()), scores)
+            gathered.add(measured)
             over = self._tokens >= recipe.token_budget
             if self._step % recipe.report_every == 0 or over:
                 last = Figures(self._step, self._tokens, self._seconds, gathered.loss, gathered.accuracy)
@@ -134,17 +132,15 @@ class Trainer:
             last.held_out = evaluate(self._objective, held_out, self._vocabulary)
         return last
 
-    def _stream(self, examples: Sequence[Example]) -> Iterator[tuple[Batch, int]]:
+    def _stream(self, examples: Sequence[Example]) -> Iterator[list[Example]]:
         """Epochs without end; after a resume, what the run had seen is passed over."""
         recipe, done, epoch = self._recipe, self._step, 0
         while self._tokens < recipe.token_budget:
-            for batch in batches(
-                examples, self._vocabulary, label_tokens=recipe.batch_tokens, seed=recipe.seed + epoch
-            ):
+            for group in groups(examples, label_tokens=recipe.batch_tokens, seed=recipe.seed + epoch):
                 if done:
                     done -= 1
                     continue
-                yield batch, int(batch.stream.owned.sum())
+                yield group
             epoch += 1
 
     def _schedule(self) -> float:
@@ -185,14 +181,14 @@ class _Gathered:
         self._hits: list[int] = []
         self._rows: list[int] = []
 
-    def add(self, loss: float, scores: Sequence[Score]) -> None:
-        self._losses.append(loss)
-        for depth, score in enumerate(scores):
+    def add(self, measured: Measured) -> None:
+        self._losses.append(measured.loss)
+        for depth, (hits, rows) in enumerate(zip(measured.hits, measured.rows, strict=True)):
             if depth == len(self._hits):
                 self._hits.append(0)
                 self._rows.append(0)
-            self._hits[depth] += score.hits
-            self._rows[depth] += score.rows
+            self._hits[depth] += hits
+            self._rows[depth] += rows
 
     @property
     def loss(self) -> float:
@@ -207,6 +203,6 @@ class _Gathered:
 def evaluate(objective: Objective, examples: Sequence[Example], vocabulary: DraftVocabulary) -> list[float]:
     """Accuracy per depth over held-out conversations."""
     gathered = _Gathered()
-    for batch in batches(examples, vocabulary, label_tokens=2048, seed=0):
-        gathered.add(0.0, objective(batch))
+    for group in groups(examples, label_tokens=2048, seed=0):
+        gathered.add(Measured.of(objective(pack(group, vocabulary))))
     return gathered.accuracy

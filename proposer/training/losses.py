@@ -22,25 +22,26 @@ class Score:
 
 
 def hard(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy over labels other than -1; zero (with a gradient of zero) where there are none.
+    """Cross entropy, mean over all rows, of which those with label -1 count zero; zero (with a gradient of zero) for none.
 
-    logits: float32 [R, V']; labels: int64 [R].
+    logits: float32 [R, V']; labels: int64 [R]. Every loss is a mean over the same rows, so that a batch's loss follows from
+    those of its parts.
     """
     if not bool((labels != IGNORED).any()):
         return logits.sum() * 0.0
-    return functional.cross_entropy(logits, labels, ignore_index=IGNORED)
+    return functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / len(labels)
 
 
 def teacher(logits: Tensor, labels: Tensor, ids: Tensor, probs: Tensor) -> Tensor:
-    """Mean cross entropy to the teacher's law (M7.7 section 0x0BA), given as its likeliest tokens [R, K].
+    """Cross entropy to the teacher's law (M7.7 section 0x0BA), given as its likeliest tokens [R, K], mean over all rows.
 
-    Rows whose label lies outside the draft vocabulary are left out: the reduced law says nothing true about them.
+    Rows whose label lies outside the draft vocabulary count zero: the reduced law says nothing true about them.
     """
     known = labels != IGNORED
     if not bool(known.any()):
         return logits.sum() * 0.0
     log_probs = logits.gather(1, ids) - torch.logsumexp(logits, dim=1, keepdim=True)
-    return -(probs * log_probs).sum(dim=1)[known].mean()
+    return -(probs * log_probs).sum(dim=1)[known].sum() / len(labels)
 
 
 def feature(predicted: Tensor, actual: Tensor) -> Tensor:

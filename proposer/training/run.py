@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,19 +11,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from models.checkpoint import digest, tokenizer_digest
 from proposer.heads import package
 from proposer.heads.eagle import EagleNetwork
-from proposer.heads.families import network_of, tensor_shapes
+from proposer.heads.families import Frozen, network_of, tensor_shapes
 from proposer.heads.package import HeadManifest, HeadPackage
 from proposer.heads.vocabulary import DraftVocabulary
 from proposer.training import plots
 from proposer.training.dataset import Dataset
+from proposer.training.gradients import Gradients
 from proposer.training.loop import Figures, Recipe, Trainer
 from proposer.training.prepared import Corpus, Reports, Target, budget_spent
 from proposer.training.recipes import FamilyRecipe
 from proposer.training.warm_start import warm_start
+
+GradientsOf = Callable[[nn.Module, HeadManifest, Frozen, DraftVocabulary], Gradients]
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,13 @@ def train_head(
     eos_ids: Sequence[int],
     command: str,
     reports: Reports,
+    gradients_of: GradientsOf | None = None,
 ) -> Figures:
     """Train and write the package to `out`; an interrupted run with the same `out` goes on from `out/state.pt`.
 
-    Everything the manifest's `training` names is what this run really used. Returns the last figures. Raises as
-    `package.load` does where `plan.start` is no package of this plan's sizes and target.
+    gradients_of: who computes the steps' gradients of a network; None: this process. Everything the manifest's `training`
+    names is what this run really used. Returns the last figures. Raises as `package.load` does where `plan.start` is no
+    package of this plan's sizes and target.
     """
     torch.manual_seed(plan.recipe.seed)
     family, target = plan.family, Target.read(checkpoint, eos_ids)
@@ -74,7 +80,14 @@ def train_head(
                 parameter.copy_(start.tensors[name])
     elif isinstance(network, EagleNetwork) and not state.exists():
         warm_start(network, target.weights, kept)
-    trainer = Trainer(network, partial(family.scores, network), vocabulary, plan.recipe, state_path=state)
+    trainer = Trainer(
+        network,
+        partial(family.scores, network),
+        vocabulary,
+        plan.recipe,
+        state_path=state,
+        gradients=gradients_of and gradients_of(network, manifest, target.frozen, vocabulary),
+    )
     last = trainer.run(kept, held_out, reports.row)
     plots.write_csv(trainer.history, out / "figures.csv")
     plots.write_plots(trainer.history, out, family.family)

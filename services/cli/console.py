@@ -47,8 +47,10 @@ def summary(final: Final) -> str:
         f"finish: {final.finish.value}",
         f"verifier: {final.certificate.verifier} ({final.certificate.exactness.value})",
     ]
+    if final.usage.cached:
+        parts.insert(1, f"{final.usage.cached} of {final.usage.prompt} prompt tokens cached")
     if ledger.speedup:
-        parts.insert(3, f"{ledger.speedup:.2f}x the target's own step")
+        parts.insert(parts.index(f"finish: {final.finish.value}"), f"{ledger.speedup:.2f}x the target's own step")
     parts.extend(
         f"{name}: {ledger.accepted_by.get(name, 0)} of {count} accepted" for name, count in ledger.proposed_by.items()
     )

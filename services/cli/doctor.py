@@ -59,7 +59,7 @@ def examine() -> Iterator[Finding]:
         yield Finding("bad", f"settings: {error}", "unset or correct it; `draftproof settings` lists all")
         return
     yield Finding("ok", "settings: every DRAFTPROOF_* variable is known")
-    checks: tuple[Callable[[AllSettings], Iterator[Finding]], ...] = (_cache, _model, _redis, _ports)
+    checks: tuple[Callable[[AllSettings], Iterator[Finding]], ...] = (_cache, _model, _kv, _redis, _ports)
     for check in checks:
         yield from check(settings)
     where = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -156,6 +156,24 @@ def _model(settings: AllSettings) -> Iterator[Finding]:
         )
         return
     yield Finding("ok", f"model {settings.model}: converted, with its tokenizer")
+
+
+def _kv(settings: AllSettings) -> Iterator[Finding]:
+    whole, kept = settings.kv_tokens, settings.prefix_cache_tokens
+    if not settings.prefix_sharing:
+        yield Finding(
+            "note",
+            f"KV: {whole} tokens, every prompt prefilled whole",
+            "unset DRAFTPROOF_PREFIX_SHARING to let sessions of one tenant share the starts of their prompts",
+        )
+    elif kept > whole:
+        yield Finding(
+            "note",
+            f"KV: {whole} tokens, so ended sessions leave at most as many, not {kept}",
+            f"set DRAFTPROOF_PREFIX_CACHE_TOKENS to at most {whole}, or DRAFTPROOF_KV_TOKENS higher",
+        )
+    else:
+        yield Finding("ok", f"KV: {whole} tokens; prompt starts are shared, ended sessions leave up to {kept}")
 
 
 def _redis(settings: AllSettings) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 for command in (train_models.medusa2, train_models.backbone, train_models.draft):
     app.command()(command)
 
+RAY = "A Ray cluster: local, auto or host:port. Empty: this process."
 DATA_TAPS = ("final_norm", "layer:2", "layer:14", "layer:26")
 
 
@@ -39,6 +41,7 @@ def data(
     evaluation: Annotated[
         list[Path] | None, typer.Option(help="JSON lines of evaluation prompts: nothing that overlaps them is used.")
     ] = None,
+    ray: Annotated[str, typer.Option(help=RAY)] = "",
 ) -> None:
     """Let the target answer seed prompts and keep tokens and hidden states.
 
@@ -47,6 +50,7 @@ def data(
       draftproof train data .cache/data --maths gsm8k_train.jsonl --prose /usr/share/doc --evaluation spec_bench.jsonl
     """
     from models.load import load_backend
+    from proposer.training.blocks import Decoding, in_process
     from proposer.training.data import DataPlan, build
     from proposer.training.dataset import Dataset
     from proposer.training.seed_prompts import SeedTexts, read_functions, read_passages
@@ -62,10 +66,22 @@ def data(
         functions=read_functions(source or (), rounds, seed=seed),
     )
     err.print(f"{len(texts.maths)} questions, {len(texts.passages)} passages, {len(texts.functions)} functions")
-    backend = load_backend(
-        checkpoint, dtype=settings.dtype, kv_budget_tokens=1100 * width, threads=settings.threads or None
-    )
-    with progress_bars() as bars:
+    decoding = Decoding(DATA_TAPS, eos_ids(checkpoint), seed, width)
+    with ExitStack() as stack:
+        if ray:
+            from services.jobs.data_generation import on_ray, target_on_ray
+            from services.jobs.data_task import DataOrder
+            from services.jobs.ray_cluster import ray_cluster
+
+            connected = stack.enter_context(ray_cluster(ray))
+            order = DataOrder(checkpoint.resolve(), settings.dtype, decoding)
+            target = target_on_ray(connected, order)
+            produce = on_ray(connected, order, target)
+        else:
+            threads = settings.threads or None
+            backend = load_backend(checkpoint, dtype=settings.dtype, kv_budget_tokens=1100 * width, threads=threads)
+            target, produce = backend.info, in_process(backend, decoding)
+        bars = stack.enter_context(progress_bars())
         task = bars.add_task("conversations", total=None)
 
         def progress(done: int, planned: int, tokens: int) -> None:
@@ -73,12 +89,12 @@ def data(
 
         dataset = build(
             lambda identity: Dataset(directory, identity),
-            backend,
+            target,
+            produce,
             CheckpointTokenizer(checkpoint),
             texts,
             [text for path in evaluation or () for row in _rows(path) for text in _strings(row)],
-            DataPlan(rounds=rounds, seed=seed, width=width, taps=DATA_TAPS),
-            eos_ids=eos_ids(checkpoint),
+            DataPlan(rounds=rounds, seed=seed, taps=DATA_TAPS),
             progress=progress,
         )
     err.print(f"{len(dataset.names())} conversations in {directory}, digest {dataset.digest}")
@@ -103,6 +119,8 @@ def head(
     start: Annotated[Path | None, typer.Option(help="A package of the same sizes to go on from.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of initial weights and order.")] = 0,
     threads: Annotated[int, typer.Option(min=0, help="Threads of torch; 0: its own choice.")] = 0,
+    ray: Annotated[str, typer.Option(help=RAY)] = "",
+    workers: Annotated[int, typer.Option(min=1, help="Actors on Ray that share each step.")] = 2,
 ) -> None:
     """Train a draft head for the model of the settings; write its package, figures.csv and plots.
 
@@ -113,7 +131,7 @@ def head(
     from proposer.training.dataset import Dataset
     from proposer.training.loop import Recipe
     from proposer.training.recipes import recipe_of
-    from proposer.training.run import HeadPlan, train_head
+    from proposer.training.run import GradientsOf, HeadPlan, train_head
     from services.checkpoint_files import eos_ids, model_name
     from services.cli.console import err, fetch_model
 
@@ -123,7 +141,13 @@ def head(
     chosen = recipe_of(family, depth=depth, inner=inner, taps=tuple(filter(None, taps.split(","))), noise=noise)
     checkpoint = fetch_model(settings.model, settings.models_dir)
     recipe = Recipe(token_budget=tokens, batch_tokens=batch, learning_rate=rate or chosen.learning_rate, seed=seed)
-    with reports_of(family, tokens) as reports:
+    with ExitStack() as stack:
+        gradients_of: GradientsOf | None = None
+        if ray:
+            from services.jobs.ray_cluster import ray_cluster
+            from services.jobs.train_steps import on_actors
+
+            gradients_of = on_actors(stack.enter_context(ray_cluster(ray)), chosen, workers)
         last = train_head(
             HeadPlan(chosen, vocabulary, recipe, prompts=prompts, start=start),
             [Dataset(path) for path in data],
@@ -132,7 +156,8 @@ def head(
             target_name=model_name(settings.model),
             eos_ids=eos_ids(checkpoint),
             command=" ".join(["draftproof", *sys.argv[1:]]),
-            reports=reports,
+            reports=stack.enter_context(reports_of(family, tokens)),
+            gradients_of=gradients_of,
         )
     err.print(
         f"{family}: budget {tokens}, loss {last.loss:.4f}, about {last.expected_tokens:.2f} tokens a greedy chain"

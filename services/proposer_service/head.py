@@ -18,11 +18,12 @@ from proposer.heads.shipped import shipped_head
 from proposer.heads.source import HeadSettings, HeadSource
 from proposer.hidden_store import HiddenStore
 from proposer.source import Source
-from proposer.tapped import Tapped
 from services.settings import ProposerSettings
 from services.trees import tree_of
 
 NAME = "head"
+# Nodes less likely than this do not pay for their row of a pass, nor for the level that would find them.
+_FLOOR = 0.05
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,6 @@ def build_head(settings: ProposerSettings) -> tuple[Source, HiddenStore]:
         relation=SamplingRelation(settings.head_relation),
         tree=tree_of(settings.head_tree, nodes=settings.head_nodes),
         max_nodes=settings.head_nodes,
+        floor=_FLOOR,
     )
-    taps = loaded.head.taps
-    return Tapped(HeadSource(loaded, store.of(taps), shape, name=NAME), taps), store
+    return HeadSource(loaded, store.of(loaded.head.taps), shape, name=NAME), store

@@ -44,6 +44,11 @@ def build_worker(settings: VerifierSettings) -> Worker:
         kv_tokens=settings.kv_tokens,
         hardware=hardware_profile(settings.device),
         prefill_chunk=settings.prefill_chunk,
+        share_prefixes=settings.prefix_sharing,
+        cache_tokens=settings.prefix_cache_tokens,
     )
     engine.warm_up()
+    described = engine.describe()
+    mib = described.kv_tokens_total * described.kv_token_bytes / (1 << 20)
+    _log.info("KV: %d tokens of %d bytes, %.0f MiB", described.kv_tokens_total, described.kv_token_bytes, mib)
     return Worker(engine, max_queue=settings.max_queue, max_pass_rows=settings.max_pass_rows)

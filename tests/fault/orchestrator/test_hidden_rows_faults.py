@@ -60,7 +60,9 @@ async def test_rows_travel_once_and_the_prompt_is_exported_once(policy, sources)
         if not TAPS[name]:
             assert carried == [None] * len(carried)
             continue
-        assert all(rows is not None for rows in carried)
+        # The prompt's rows came ahead of the first round, which had none to bring.
+        assert [rows is None for rows in carried] == [False, True, *[False] * (len(carried) - 2)]
+        carried = [rows for rows in carried if rows is not None]
         assert [rows.start for rows in carried[1:]] == [rows.stop for rows in carried[:-1]]
         assert carried[0].start == 0
 
@@ -101,7 +103,8 @@ async def test_a_proposer_that_dies_in_mid_call_is_fed_from_the_start_when_it_is
 
 async def test_an_export_that_fails_costs_its_source_the_round_only() -> None:
     verifier, source = FakeVerifier(), proposer()
-    verifier.export_errors.append(Unavailable("", "no export"))
+    # Once ahead of the first round, where it costs nothing, and once in it.
+    verifier.export_errors.extend([Unavailable("", "no export")] * 2)
     chunks, final = await collect(
         orchestrator(verifier, proposers=[source]).generate(ask(sources=("head", "prompt_lookup")))
     )
@@ -128,7 +131,7 @@ async def test_a_late_source_finds_its_rows_carried() -> None:
     settings = OrchestratorSettings(propose_deadline_ms=200.0)
 
     never = asyncio.Event()
-    source.script.extend([never])
+    source.script.extend([None, never])
     chunks, final = await collect(
         orchestrator(verifier, proposers=[source], settings=settings).generate(ask(sources=("head",)))
     )
@@ -138,6 +141,28 @@ async def test_a_late_source_finds_its_rows_carried() -> None:
     assert starts[0] == 0
     assert 0 not in starts[1:]
     assert len(starts) > 1
+
+
+async def test_the_first_round_does_not_wait_for_ever_for_a_source_to_get_ready() -> None:
+    verifier, source = FakeVerifier(), proposer()
+    never = asyncio.Event()
+    source.script.extend([never])
+    settings = OrchestratorSettings(prepare_deadline_ms=1.0)
+    chunks, final = await collect(
+        orchestrator(verifier, proposers=[source], settings=settings).generate(ask(sources=("head",)))
+    )
+    assert tokens_of(chunks) == await plain()
+    assert final.certificate.failures == {}
+    assert final.usage.accepted
+
+
+async def test_a_source_that_fails_to_get_ready_is_asked_all_the_same() -> None:
+    verifier, source = FakeVerifier(), proposer()
+    source.script.extend([Unavailable("", "busy")])
+    chunks, final = await collect(orchestrator(verifier, proposers=[source]).generate(ask(sources=("head",))))
+    assert tokens_of(chunks) == await plain()
+    assert final.certificate.failures == {}
+    assert [request.manifest.round_id for request in source.asked][:2] == [0, 0]
 
 
 async def test_unknown_taps_are_refused_by_name() -> None:
@@ -156,8 +181,8 @@ async def test_large_rows_go_ahead_in_parts_that_fit_a_message(monkeypatch: pyte
     assert final.certificate.failures == {}
     first = [request for request in source.asked if request.manifest.round_id == 0]
     assert [request.node_budget > 0 for request in first] == [False] * (len(first) - 1) + [True]
-    assert len(first) == -(-(len(PROMPT) - 1) // 4)
-    assert all(request.hidden.count <= 4 for request in first)
+    assert len(first) == 1 + -(-(len(PROMPT) - 1) // 4)
+    assert all(request.hidden.count <= 4 for request in first[:-1])
 
 
 async def test_a_feed_remembers_a_bounded_tail_and_exports_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

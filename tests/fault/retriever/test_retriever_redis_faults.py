@@ -37,7 +37,9 @@ def test_a_full_server_refuses_and_the_old_release_is_served(tmp_path: Path) -> 
 def test_a_read_only_replica_refuses_writes_and_serves_reads(tmp_path: Path) -> None:
     with running_server() as server:
         store = RedisStore(server.url)
-        put_up(store, "py", [TRACE])
+        old = put_up(store, "py", [TRACE])
+        serving = Library(store, tmp_path / "serving")
+        serving.poll()
         with redis.Redis(port=server.port) as admin:
             admin.config_set("replica-serve-stale-data", "yes")
             admin.replicaof("127.0.0.1", free_port())
@@ -46,14 +48,19 @@ def test_a_read_only_replica_refuses_writes_and_serves_reads(tmp_path: Path) -> 
             publish(store, release, sources)
         with pytest.raises(FailedPrecondition, match=r"redis\.role"):
             store.put_chunk("s", 0, b"x")
-        library = Library(store, tmp_path)
-        library.poll()
-        assert library.current("py").segments.tokens == len(TRACE)
+        with pytest.raises(FailedPrecondition, match=r"redis\.role"):
+            activate(store, "another", old)
+        for library in (serving, Library(store, tmp_path / "new")):
+            library.poll()
+            assert library.acquire("py", old).segments.retrieve([4, 5, 6], QueryLimits()).match_count == 2
         store.close()
 
 
-def test_access_rules_refuse_by_name() -> None:
+def test_access_rules_refuse_by_name_and_the_old_release_is_served(tmp_path: Path) -> None:
     with running_server() as server:
+        owner = RedisStore(server.url)
+        old = put_up(owner, "py", [[0, 1]])
+        owner.close()
         with redis.Redis(port=server.port) as admin:
             admin.acl_setuser("reader", enabled=True, passwords=["+pw"], keys=["draftproof:*"], categories=["+@read"])
             admin.acl_setuser("writer", enabled=True, passwords=["+pw"], keys=["other:*"], categories=["+@all"])
@@ -65,6 +72,15 @@ def test_access_rules_refuse_by_name() -> None:
             with pytest.raises(PermissionDenied, match=r"redis\.acl"):
                 store.put_chunk("s", 0, b"x")
             store.close()
+        reader = RedisStore(server.url, username="reader", password="pw")
+        library = Library(reader, tmp_path)
+        library.poll()
+        with redis.Redis(port=server.port) as admin:
+            admin.acl_setuser("reader", enabled=True, reset_keys=True)
+        library.poll()
+        assert (library.status().store_connected, "redis.acl" in library.status().store_error) == (False, True)
+        assert library.acquire("py", old).segments.retrieve([0], QueryLimits()).match_count == 1
+        reader.close()
         stranger = RedisStore(server.url, username="reader", password="wrong")
         with pytest.raises(PermissionDenied, match=r"redis\.acl"):
             stranger.aliases()

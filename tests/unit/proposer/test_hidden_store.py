@@ -15,7 +15,6 @@ from contracts.proposal import Proposal
 from proposer.hidden_store import HiddenStore
 from proposer.host import SourceHost
 from proposer.prompt_lookup import PromptLookup
-from proposer.tapped import Tapped
 from tests.unit.proposer.rounds import Rounds, session_manifest
 
 WIDTH = 4
@@ -100,6 +99,23 @@ def test_the_bytes_are_bounded_and_the_session_fed_longest_ago_goes_first() -> N
     assert read(store, "c", 0, 9) == rows(0, 9)
 
 
+def test_what_came_so_far_never_passes_the_prefix() -> None:
+    store = HiddenStore(hidden_size=WIDTH)
+    view = store.of(TAPS)
+    request = Rounds(session_manifest([PromptLookup().describe()], vocab_size=50)).request("reader", np.arange(9))
+    session = request.manifest.session_id
+    with pytest.raises(FailedPrecondition) as refused:
+        view.so_far(request)
+    assert refused.value.field == HIDDEN_BASE
+    store.take(session, rows(0, 5))
+    store.take(session, rows(0, 3, taps=("final_norm",)))
+    states, count = view.so_far(request)
+    assert count == 5
+    assert HiddenRows(0, {tap: r.numpy() for tap, r in states.rows(0, count).items()}) == rows(0, 5)
+    store.take(session, rows(5, 30))
+    assert view.so_far(request)[1] == 8
+
+
 def test_rows_of_another_width_are_refused() -> None:
     store = HiddenStore(hidden_size=WIDTH)
     with pytest.raises(InvalidArgument, match="3 wide"):
@@ -117,7 +133,7 @@ class _Reader:
         self.seen: list[HiddenRows] = []
 
     def describe(self) -> SourceDescription:
-        return replace(self.inner.describe(), name="reader")
+        return replace(self.inner.describe(), name="reader", taps=TAPS)
 
     def open(self, session_id: str, manifest: object) -> None: ...
 
@@ -134,7 +150,7 @@ class _Reader:
 def test_a_host_takes_rows_with_the_call_and_forgets_them_with_the_session() -> None:
     store = HiddenStore(hidden_size=WIDTH)
     reader = _Reader(store)
-    host = SourceHost([PromptLookup(), Tapped(reader, TAPS)], hidden=store)
+    host = SourceHost([PromptLookup(), reader], hidden=store)
     rounds = Rounds(session_manifest(host.describe(), vocab_size=50))
     assert [source.taps for source in host.describe()] == [(), TAPS]
     host.open("s", rounds.manifest)

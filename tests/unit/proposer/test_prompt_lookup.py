@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from contracts.errors import InvalidArgument
 from contracts.proposal import Proposal, check_proposal
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
+from proposer.match_strength import matched_before_edit, strongest
 from proposer.prompt_lookup import PromptLookup, PromptLookupSettings
 from tests.unit.proposer.rounds import Rounds, session_manifest
 
@@ -101,25 +103,36 @@ def test_after_a_change_the_copy_goes_on_where_the_original_does() -> None:
         proposal = propose(PromptLookupSettings(rule="one_edit"), prefix, node_budget=3)
         assert [node.token for node in proposal.nodes] == [14, 15, 16]
         assert [node.token for node in propose(PromptLookupSettings(), prefix, node_budget=2).nodes] == [31, 32]
-        assert 2 <= proposal.cost.match_length <= 3
+        assert proposal.cost.match_length == 1
 
 
-def test_strength_bounds_the_copy_and_stops_at_the_longest_n_gram() -> None:
-    passage = [1, 2, 3, 4, 5, 6, 7, 8]
-    prefix = [*passage, 50, 20, 21, 22, 23, 24, 25, 26, 27, 28, 60, *passage, 51, 20]
-    settings = PromptLookupSettings(rule="one_edit", max_ngram=16, spec_factor=1)
-    assert [node.token for node in propose(settings, prefix, max_depth=16).nodes] == [21, 22, 23, 24, 25]
-    capped = PromptLookupSettings(rule="one_edit", max_ngram=3, spec_factor=1)
-    assert propose(capped, prefix, max_depth=16).cost.match_length == 3
+def test_strength_stops_at_the_longest_n_gram() -> None:
+    passage = [1, 2, 3, 4, 5, 6]
+    prefix = [*passage, 50, 20, 21, 60, 20, 22, *passage, 51, 20]
+    for max_ngram, expected in ((9, 21), (1, 22)):
+        settings = PromptLookupSettings(rule="one_edit", max_ngram=max_ngram)
+        assert [node.token for node in propose(settings, prefix, node_budget=1).nodes] == [expected]
+
+
+def test_how_much_is_copied_goes_by_what_matches_exactly() -> None:
+    prefix = [1, 2, 3, 4, 50, 20, 21, 22, 23, 24, 25, 60, 1, 2, 3, 4, 51, 20]
+    settings = PromptLookupSettings(rule="one_edit", max_ngram=16, spec_factor=2)
+    assert [n.token for n in propose(settings, prefix, max_depth=16).nodes] == [21, 22]
 
 
 def test_a_passage_shifted_onto_itself_is_no_evidence() -> None:
-    assert propose(PromptLookupSettings(rule="one_edit", max_ngram=8), [1, 2, 3, 4, 5, 9, 5]).cost.match_length == 1
+    # Before the later 5 the same tokens stand as before itself, two places on.
+    prefix = [8, 5, 70, 8, 1, 2, 3, 4, 5, 9, 5]
+    starts, _ = strongest(np.array(prefix), 1, 8, len(prefix) - 1)
+    assert starts.tolist() == [9, 2]
+    assert matched_before_edit(np.array(prefix), np.array([9, 2]), np.array([1, 1])).tolist() == [0, 0]
 
 
 def test_one_edit_offers_a_distant_longest_match_among_countless_short_ones() -> None:
-    prefix = [1, 2, 3, 40, 41, *[3, 9] * 200, 1, 2, 3]
-    proposal = propose(PromptLookupSettings(rule="one_edit", max_ngram=8), prefix, node_budget=2)
+    prefix = [1, 2, 3, 40, 41, *[token for other in range(200) for token in (3, 50 + other)], 1, 2, 3]
+    rounds = Rounds(session_manifest([PromptLookup().describe()]))
+    source = PromptLookup(PromptLookupSettings(rule="one_edit", max_ngram=8))
+    proposal = source.propose(rounds.request("prompt_lookup", prefix, node_budget=2))
     assert [node.token for node in proposal.nodes] == [40, 41]
 
 

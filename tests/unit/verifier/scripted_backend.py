@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from contracts.errors import ResourceExhausted
-from models.backend import BackendInfo, KVSlot, PassResult, RowBlock
+from models.backend import BackendInfo, KVSlot, KVUsage, PassResult, RowBlock
 
 Script = Callable[[tuple[int, ...]], np.ndarray]
 
@@ -169,3 +170,35 @@ class ScriptedBackend:
         assert isinstance(slot, ScriptedSlot)
         assert not slot.released
         return slot
+
+
+class ForkingBackend(ScriptedBackend):
+    """Shares prefixes by copying them, and claims row invariance for passes of any size."""
+
+    def __init__(self, script: Script, **options: Any) -> None:
+        super().__init__(script, **options)
+        self.info = replace(self.info, row_invariant_up_to=1 << 20)
+        self.parked: set[KVSlot] = set()
+
+    @property
+    def usage(self) -> KVUsage:
+        parked = sum(slot.capacity for slot in self.parked)
+        return KVUsage(self.kv_tokens, self.kv_tokens - self.reserved, parked, token_bytes=8)
+
+    def fork(self, slot: KVSlot, length: int, capacity: int) -> KVSlot:
+        self._fault("fork")
+        own = self._own(slot)
+        assert length <= own.length
+        made = self._own(self.allocate(capacity))
+        made.committed = own.committed[:length]
+        return made
+
+    def park(self, slot: KVSlot, length: int) -> None:
+        self._fault("park")
+        self.truncate(slot, length)
+        self._own(slot).capacity = length
+        self.parked.add(slot)
+
+    def release(self, slot: KVSlot) -> None:
+        super().release(slot)
+        self.parked.discard(slot)

@@ -85,7 +85,6 @@ def test_a_session_in_prefill_refuses_rounds() -> None:
         ({"session_id": ""}, "session_id"),
         ({"session_id": "x" * 300}, "session_id"),
         ({"lease_ms": 0}, "lease_ms"),
-        ({"cache_scope": "s" * 257}, "cache_scope"),
         ({"published": -1}, "published"),
         ({"published": 3}, "published"),
         ({"verifier": "oracle"}, "manifest.verifier"),

@@ -14,7 +14,7 @@ from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from proposer.heads.families import LoadedHead
 from proposer.heads.source import HeadSettings, HeadSource
 from proposer.topology.plan import CompleteTree, GrownByValue
-from tests.unit.proposer.heads.tiny_heads import FAMILIES, VOCAB, VOCABULARY, Rows, head, manifest_of, prefix_of
+from tests.unit.proposer.heads.tiny_heads import FAMILIES, TAPS, VOCAB, VOCABULARY, Rows, head, manifest_of, prefix_of
 from tests.unit.proposer.rounds import Rounds, session_manifest
 
 GREEDY = SamplingPolicy(temperature=0.0, max_tokens=64)
@@ -26,12 +26,16 @@ class Verifier:
 
     def __init__(self) -> None:
         self.gone = False
+        self.here = 1 << 30
         self.asked: list[tuple[int, int]] = []
 
     def states(self, request: ProposeRequest) -> Rows:
         rows = Rows(request.prefix)
         rows.gone, rows.asked = self.gone, self.asked
         return rows
+
+    def so_far(self, request: ProposeRequest) -> tuple[Rows, int]:
+        return self.states(request), min(self.here, len(request.prefix) - 1)
 
 
 def opened(
@@ -154,3 +158,59 @@ def test_bans_are_respected_in_drafts() -> None:
     policy = SamplingPolicy(temperature=0.0, banned_ids=(first,), max_tokens=64)
     source, rounds, _ = opened("eagle", policy=policy)
     assert first not in {node.token for node in offer(source, rounds.request("head", prefix_of(9))).nodes}
+
+
+def test_the_head_declares_its_taps_itself() -> None:
+    assert opened("eagle3")[0].describe().taps == TAPS["eagle3"]
+    assert opened("medusa")[0].describe().taps == ("final_norm",)
+
+
+def test_a_request_for_nothing_runs_the_head_over_the_rows_that_are_there() -> None:
+    source, rounds, verifier = opened("eagle3", HeadSettings(tree=GrownByValue(3, 3)))
+    fresh, _, _ = opened("eagle3", HeadSettings(tree=GrownByValue(3, 3)))
+    prefix = prefix_of(40)
+    verifier.here = 25
+    assert not offer(source, rounds.request("head", prefix, node_budget=0)).nodes
+    verifier.here = 39
+    assert not offer(source, rounds.request("head", prefix, node_budget=0)).nodes
+    assert verifier.asked == [(0, 25), (25, 39)]
+    offered = offer(source, rounds.request("head", prefix))
+    # The round itself runs the last row only.
+    assert verifier.asked[2:] == [(38, 39)]
+    assert _close(offered, offer(fresh, rounds.request("head", prefix)))
+
+
+@pytest.mark.parametrize(
+    "policy", [GREEDY, SamplingPolicy(temperature=0.0, logit_bias={3: 0.0}, max_tokens=64)], ids=str
+)
+@pytest.mark.parametrize("width", [1, 3])
+def test_compiled_growth_is_growth_over_laws(width: int, policy: SamplingPolicy) -> None:
+    """A policy that edits logits, be it by nothing, takes the way over laws: both ways offer the same tree."""
+    settings = HeadSettings(tree=GrownByValue(width, 4), max_nodes=9)
+    compiled, rounds, _ = opened("eagle3", settings)
+    laws, edited, _ = opened("eagle3", settings, policy)
+    prefix = prefix_of(11)
+    for round_id in range(4):
+        one = offer(compiled, rounds.request("head", prefix, node_budget=9, max_depth=6, round_id=round_id))
+        other = offer(laws, edited.request("head", prefix, node_budget=9, max_depth=6, round_id=round_id))
+        assert len(one.nodes) == (4 if width == 1 else 9)
+        assert _close(one, other)
+        prefix = np.concatenate([prefix, prefix_of(1 + 9 * round_id, seed=round_id)])
+
+
+def test_nothing_below_the_floor_is_offered_and_all_above_it_is() -> None:
+    prefix = prefix_of(11)
+    every, rounds, _ = opened("eagle3", HeadSettings(tree=GrownByValue(3, 4), max_nodes=40))
+    likely, others, _ = opened("eagle3", HeadSettings(tree=GrownByValue(3, 4), max_nodes=40, floor=0.06))
+    wanted = offer(every, rounds.request("head", prefix, node_budget=40)).nodes
+    found = offer(likely, others.request("head", prefix, node_budget=40)).nodes
+    assert 0 < len(found) < len(wanted)
+    assert [n.token for n in found] == [n.token for n in wanted if np.exp(n.score) >= 0.06]
+    with pytest.raises(InvalidArgument, match="floor"):
+        HeadSettings(floor=1.0)
+
+
+def _close(one: Proposal, other: Proposal) -> bool:
+    shape = [[(node.token, node.parent, node.depth) for node in proposal.nodes] for proposal in (one, other)]
+    scores = [[node.score for node in proposal.nodes] for proposal in (one, other)]
+    return shape[0] == shape[1] and np.allclose(*scores, atol=1e-5)

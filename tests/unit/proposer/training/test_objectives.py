@@ -16,7 +16,7 @@ from contracts.errors import InvalidArgument
 from models.weights import DecoderWeights, LayerWeights
 from proposer.heads.package import ADAPTER
 from proposer.training import losses, plots
-from proposer.training.corpus import batches, pack, split, token_counts
+from proposer.training.corpus import groups, pack, split, token_counts
 from proposer.training.eagle import EagleObjective
 from proposer.training.futures import FutureObjective
 from proposer.training.loop import Figures, Recipe, Trainer, evaluate
@@ -221,9 +221,11 @@ def test_an_interrupted_run_ends_as_an_unbroken_one(tmp_path: Path) -> None:
 
 def test_batches_cover_every_example_once_an_epoch_and_hold_outs_are_stable() -> None:
     every = examples(lengths=(9, 10, 11, 12, 13, 14))
-    packed = list(batches(every, VOCABULARY, label_tokens=14, seed=1))
-    assert sum(len(one.bounds) for one in packed) == 6
-    assert [one.bounds for one in packed] != [one.bounds for one in batches(every, VOCABULARY, label_tokens=14, seed=2)]
+    packed = list(groups(every, label_tokens=14, seed=1))
+    assert sum(len(one) for one in packed) == 6
+    assert [len(one[0].tokens) for one in packed] != [
+        len(one[0].tokens) for one in groups(every, label_tokens=14, seed=2)
+    ]
     kept, held = split([replace(conversations()[0], name=f"n{index}") for index in range(500)])
     assert len(held) == pytest.approx(20, abs=12)
     assert not {one.name for one in kept} & {one.name for one in held}

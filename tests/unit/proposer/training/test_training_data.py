@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 from contracts.errors import DataLoss, FailedPrecondition
 from models.backend import RowBlock
 from models.load import load_backend
-from proposer.training import data
+from proposer.training import blocks
+from proposer.training.blocks import Decoding, in_process
 from proposer.training.data import DataPlan, build
 from proposer.training.dataset import Dataset
 from proposer.training.disjoint import Guard
@@ -109,11 +110,11 @@ def test_sampled_conversations_follow_the_seed(checkpoint: Path) -> None:
 def test_an_interrupted_data_set_is_finished_as_if_it_had_not_been(
     checkpoint: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(data, "_SHARD_CONVERSATIONS", 4)
+    monkeypatch.setattr(blocks, "BLOCK_PROMPTS", 4)
     backend = load_backend(checkpoint, kv_budget_tokens=4096)
-    plan = DataPlan(rounds=3, seed=1, width=4)
+    plan = DataPlan(rounds=3, seed=1)
 
-    def made(directory: Path, stop_after: int | None = None) -> Dataset:
+    def made(directory: Path, stop_after: int | None = None, width: int = 4) -> Dataset:
         seen = 0
 
         def progress(done: int, planned: int, tokens: int) -> None:
@@ -124,21 +125,24 @@ def test_an_interrupted_data_set_is_finished_as_if_it_had_not_been(
 
         return build(
             lambda identity: Dataset(directory, identity),
-            backend,
+            backend.info,
+            in_process(backend, Decoding(plan.taps, EOS, plan.seed, width)),
             Letters(),
             SeedTexts(maths=("What is 2 + 2?",)),
             ["an evaluation prompt"],
             plan,
-            eos_ids=EOS,
             progress=progress,
         )
 
-    whole = by_name(made(tmp_path / "whole").conversations())
+    whole = made(tmp_path / "whole", width=3)
     with pytest.raises(KeyboardInterrupt):
         made(tmp_path / "broken", stop_after=10)
-    mended = by_name(made(tmp_path / "broken").conversations())
-    assert set(mended) == set(whole)
-    assert all(same(mended[name], whole[name]) for name in whole)
+    assert 0 < len(Dataset(tmp_path / "broken").shards()) < len(whole.shards())
+    mended = made(tmp_path / "broken")
+    assert mended.digest == whole.digest
+    assert [path.read_bytes() for path in mended.shards()] == [path.read_bytes() for path in whole.shards()]
+    names = [one.name for one in whole.conversations(())]
+    assert names[:5] == ["article/0", "qa/0", "qa/1", "writing/0", "explain/0"]
 
 
 def conversation(name: str, length: int = 5) -> Conversation:
@@ -157,6 +161,17 @@ def test_a_data_set_of_another_identity_is_never_mixed(tmp_path: Path) -> None:
     Dataset(tmp_path).append([conversation("b", 9)])
     assert Dataset(tmp_path).names() == {"a", "b"}
     assert Dataset(tmp_path).digest != before
+
+
+def test_data_sets_of_the_first_format_are_still_read(tmp_path: Path) -> None:
+    dataset = Dataset(tmp_path, {"seed": 1})
+    dataset.append([conversation("a"), conversation("b", 7)])
+    (path,) = dataset.shards()
+    with safe_open(path, framework="np") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, {"names": '["a", "b"]', "kinds": '["qa", "maths"]'})
+    assert [(one.name, one.kind) for one in dataset.conversations()] == [("a", "qa"), ("b", "maths")]
+    assert dataset.names() == {"a", "b"}
 
 
 def test_shards_that_do_not_add_up_and_absent_taps_are_errors(tmp_path: Path) -> None:
@@ -206,14 +221,15 @@ def test_the_guard_counts_exact_and_shared_texts() -> None:
 
 def test_overlapping_seed_prompts_are_left_out_of_the_data(checkpoint: Path, tmp_path: Path) -> None:
     leaked = "How many apples do three friends have if each has four?"
+    backend = load_backend(checkpoint, kv_budget_tokens=4096)
     dataset = build(
         lambda identity: Dataset(tmp_path / "d", identity),
-        load_backend(checkpoint, kv_budget_tokens=4096),
+        backend.info,
+        in_process(backend, Decoding(("final_norm",), EOS, 0, 4)),
         Letters(),
         SeedTexts(maths=(leaked, "What is two and two?")),
         [leaked],
-        DataPlan(rounds=1, seed=0, width=4),
-        eos_ids=EOS,
+        DataPlan(rounds=1, seed=0),
         progress=lambda done, planned, tokens: None,
     )
     assert "maths/0" not in dataset.names()

@@ -1,0 +1,114 @@
+"""One level of a draft head, as each of its threads runs it: inputs fused, one pass of the layer, the likeliest tokens.
+
+Where only ranks and their log-probabilities are wanted, one sweep finds the best tokens and one sums the exponentials: no
+law is formed over the vocabulary and no row of logits leaves the caches.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+
+from models.cpu.jit import I64, LANES, VOID, declare, get, get_int, jit, jit_entry, link, put
+from models.cpu.matmul import multiply
+from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER, run
+from models.cpu.sync import claim, finish, wait
+from models.cpu.tile import STORE
+from models.cpu.vector import copy_vectors, exponentiate
+
+
+class Level(NamedTuple):
+    """What a level has beside its pass (models.cpu.records says how records are written). ranked 0: nothing is."""
+
+    fused: int  # [rows, fused_stride], what is fused into each row's input
+    fused_stride: int
+    depth: int  # of the fusing matrix
+    matrix: int  # address of the fusing matrix, packed as the model's are
+    vocab: int
+    ranked: int
+    tokens: int  # int64 [wanted_count, count]
+    log_probs: int  # [wanted_count, count]
+    scratch: int  # [threads, padded vocabulary]
+
+
+@declare
+def put_int(_context: Any, place: Any, value: Any) -> Any:
+    """Store an int64 at an address."""
+    return link("dp_put_int", VOID, (I64, I64), _build_put_int)
+
+
+def _build_put_int(builder: ir.IRBuilder, place: Any, value: Any) -> None:
+    builder.store(value, builder.inttoptr(place, I64.as_pointer()), align=8)
+    builder.ret_void()
+
+
+@jit_entry
+def run_level(model, work, level, thread, threads):  # type: ignore[no-untyped-def]
+    """One thread's part of a level; it is complete when any thread returns. work.x is written here."""
+    counters, phases = work.counters, work.phases
+    phase = model.layers * PHASES_PER_LAYER + PHASES_AT_END
+    multiply(
+        model.tile,
+        work.rows,
+        level.fused,
+        level.fused_stride,
+        level.matrix,
+        model.bf16,
+        level.depth,
+        work.x,
+        model.hidden_stride,
+        STORE,
+        counters,
+        phases,
+        phase,
+        thread,
+        threads,
+    )
+    run(model, work, thread, threads)
+    if level.ranked > 0:
+        _rank_rows(model, work, level, phase + 1, thread, threads)
+
+
+@jit
+def _rank_rows(model, work, level, phase, thread, threads):  # type: ignore[no-untyped-def]
+    scratch = level.scratch + 4 * thread * model.vocab_stride
+    done = 0
+    row = claim(work.counters, work.phases, phase, work.wanted_count, thread, threads)
+    while row >= 0:
+        line = work.logits + 4 * row * model.vocab_stride
+        place = row * level.ranked
+        _rank(line, level.vocab, level.ranked, level.tokens + 8 * place, level.log_probs + 4 * place, scratch)
+        done += 1
+        row = claim(work.counters, work.phases, phase, work.wanted_count, thread, threads)
+    finish(work.counters, phase, done)
+    wait(work.counters, phase, work.wanted_count)
+
+
+@jit
+def _rank(line, vocab, count, tokens, log_probs, scratch):  # type: ignore[no-untyped-def]
+    """The `count` largest of `vocab` logits, best first, ties to the lower index, and their log-probabilities."""
+    for place in range(count):
+        put(log_probs + 4 * place, np.float32(-np.inf))
+        put_int(tokens + 8 * place, 0)
+    least = np.float32(-np.inf)
+    for index in range(vocab):
+        value = get(line + 4 * index)
+        if value > least:
+            place = count - 1
+            while place > 0 and get(log_probs + 4 * (place - 1)) < value:
+                put(log_probs + 4 * place, get(log_probs + 4 * (place - 1)))
+                put_int(tokens + 8 * place, get_int(tokens + 8 * (place - 1)))
+                place -= 1
+            put(log_probs + 4 * place, value)
+            put_int(tokens + 8 * place, index)
+            least = get(log_probs + 4 * (count - 1))
+    peak = get(log_probs)
+    whole = (vocab + LANES - 1) // LANES * LANES
+    copy_vectors(line, scratch, whole)
+    for index in range(vocab, whole):
+        put(scratch + 4 * index, np.float32(-np.inf))
+    total = peak + np.float32(np.log(exponentiate(scratch, whole, peak)))
+    for place in range(count):
+        put(log_probs + 4 * place, get(log_probs + 4 * place) - total)
