@@ -17,7 +17,7 @@ from contracts.ledger import RoundLedger
 from contracts.proposal import Proposal
 from contracts.receipt import Receipt
 from contracts.topology import ANCHOR, ProbabilitySemantics
-from orchestrator.budget.acceptance import Evidence, Trials, evidence
+from orchestrator.budget.acceptance import Evidence, Trials, evidence, own_evidence
 from orchestrator.budget.base import Choice
 from orchestrator.budget.pass_times import PassTimes
 from orchestrator.budget.pauses import SourceWorth
@@ -25,6 +25,9 @@ from orchestrator.budget.pauses import SourceWorth
 # A source is paused or brought back by gains beyond this share of a plain step.
 _MARGIN = 0.02
 _EXPLORE_AFTER = 16
+# Rounds over all sessions after which a source's worth is known, and that it is a running mean of.
+_WORTH_KNOWN_AFTER = 48
+_WORTH_MEMORY = 256
 
 
 class Experience:
@@ -33,12 +36,25 @@ class Experience:
     def __init__(self) -> None:
         self.trials = Trials()
         self.times = PassTimes()
+        self._worths: dict[str, tuple[float, int]] = {}
+
+    def worth_us(self, source: str) -> float | None:
+        """What a round gained by the source, over recent sessions; None as long as too few rounds are known."""
+        mean, rounds = self._worths.get(source, (0.0, 0))
+        return mean if rounds >= _WORTH_KNOWN_AFTER else None
+
+    def add_worth(self, source: str, gained_us: float) -> None:
+        """One round in which it was asked."""
+        mean, rounds = self._worths.get(source, (0.0, 0))
+        rounds = min(rounds + 1, _WORTH_MEMORY)
+        self._worths[source] = mean + (gained_us - mean) / rounds, rounds
 
 
 class AdaptiveBudget:
     """A Budget that learns from what it chose (budget/base.py)."""
 
     def __init__(self, experience: Experience) -> None:
+        self._experience = experience
         self._times = experience.times
         self._trials = Trials(experience.trials)
         self._worth: dict[str, SourceWorth] = {}
@@ -96,8 +112,11 @@ class AdaptiveBudget:
         for source, wait_us in waits_us.items():
             spent_us = ledger.proposed_by.get(source, 0) * choice.row_us + wait_us
             gained_us = ledger.accepted_by.get(source, 0) * plain_us - spent_us
-            worth = self._worth.setdefault(source, SourceWorth())
+            worth = self._worth.get(source)
+            if worth is None:
+                worth = self._worth[source] = SourceWorth(self._experience.worth_us(source))
             worth.judge(self._round, gained_us, _MARGIN * plain_us)
+            self._experience.add_worth(source, gained_us)
 
     def _chances(self, graph: CandidateGraph, known: Sequence[dict[str, Evidence]]) -> list[float]:
         out: list[float] = []
@@ -120,7 +139,10 @@ def _known_of(graph: CandidateGraph, proposals: Sequence[Proposal]) -> list[dict
                 continue
             rows[index] = row
             share = _share(proposal, index)
-            out[row][proposal.source] = evidence(proposal.source, proposal.cost.match_length, share, node.depth)
+            if proposal.semantics is ProbabilitySemantics.SCORE_ONLY and node.score is not None:
+                out[row][proposal.source] = own_evidence(proposal.source, share, node.depth)
+            else:
+                out[row][proposal.source] = evidence(proposal.source, proposal.cost.match_length, share, node.depth)
     return out
 
 

@@ -255,3 +255,54 @@ async def test_the_text_does_not_depend_on_the_budget(policy) -> None:
     fixed, _ = await collect(generate("fixed")(ask(policy=policy, sources=sources)))
     adaptive, _ = await collect(generate("adaptive")(ask(policy=policy, sources=sources)))
     assert tokens_of(adaptive) == tokens_of(fixed)
+
+
+def ranked(probabilities: list[float]) -> Proposal:
+    """Children of the anchor as a head offers them, with the probabilities of its own law."""
+    nodes = tuple(
+        ProposalNode(10 + index, -1, 1, "head", "head", score=float(np.log(probability)))
+        for index, probability in enumerate(probabilities)
+    )
+    return Proposal("head", nodes, ProbabilitySemantics.SCORE_ONLY, SamplingRelation.BEAM, Topology.TREE, "")
+
+
+def test_a_drafters_own_probabilities_choose_its_rows_from_the_start() -> None:
+    budget = AdaptiveBudget(Experience())
+    play(budget, [], 0, row_us=3_000.0)
+    sure = play(budget, [ranked([0.9, 0.06])], 1, row_us=3_000.0)
+    assert sure.graph.token_ids.tolist() == [10]
+    assert len(play(budget, [ranked([0.06, 0.05])], 0, row_us=3_000.0).graph) == 0
+
+
+def test_an_overconfident_law_is_found_out() -> None:
+    budget = AdaptiveBudget(Experience())
+    play(budget, [], 0, row_us=3_000.0)
+    verified = [len(play(budget, [ranked([0.9])], 0, row_us=3_000.0).graph) for _ in range(40)]
+    assert verified[0] == 1
+    assert sum(verified[20:]) <= 2
+
+
+def test_a_source_that_did_not_pay_in_earlier_sessions_is_paused_sooner() -> None:
+    def rounds_until_paused(experience: Experience) -> int:
+        budget = AdaptiveBudget(experience)
+        for number in range(60):
+            if not budget.asked("head"):
+                return number
+            play(budget, [ranked([0.5])], 0, row_us=1_000.0, wait_us=9_000.0)
+        return 60
+
+    experience = Experience()
+    counts = [rounds_until_paused(experience) for _ in range(8)]
+    assert counts[0] == 12
+    assert counts[-1] == 1
+
+
+def test_a_source_that_paid_in_earlier_sessions_is_not_paused_by_one_bad_round() -> None:
+    experience = Experience()
+    for _ in range(4):
+        budget = AdaptiveBudget(experience)
+        for _ in range(20):
+            play(budget, [ranked([0.9])], 1, row_us=1_000.0, wait_us=3_000.0)
+    budget = AdaptiveBudget(experience)
+    play(budget, [ranked([0.9])], 0, row_us=1_000.0, wait_us=3_000.0)
+    assert budget.asked("head")
