@@ -148,36 +148,35 @@ class Engine:
         if session.opened is not None:
             return session.opened
         started = self._clock()
-        session.cached += self._store.take_over(session)
-        prompt, slot = session.prefix[:-1], session.slot
-        start, stop = slot.length, min(slot.length + self._prefill_chunk, len(session.prefix) - 1)
-        if start < stop:
-            order = np.arange(stop - start, dtype=np.int64)
-            rows = RowBlock(slot, prompt[start:stop], start + order, order - 1, np.zeros(0, dtype=np.int64))
-            try:
-                hidden = self._backend.forward([rows], taps=session.taps).hidden
-                if session.hidden is not None:
-                    kept = session.hidden.pick({tap: blocks[0] for tap, blocks in hidden.items()}, range(stop - start))
-                self._backend.commit(slot, range(stop - start))
-                if session.hidden is not None:
-                    session.hidden.append(kept)
-            except DraftproofError:
-                self._drop(session)
-                raise
-            except Exception as error:
-                self._drop(session)
-                raise typed(error) from error
+        try:
+            session.cached += self._store.take_over(session)
+            self._run_chunk(session)
+        except Exception as error:
+            # Its KV is as the fault left it: nothing that others may take over.
+            session.lost = True
+            self._drop(session)
+            raise typed(error) from error
         session.prefill_us += (self._clock() - started) / 1e3
-        if stop == len(prompt):
+        if session.slot.length == session.prefix_len - 1:
             session.opened = SessionOpened(
-                session_id,
-                session.generation,
-                session.prefix_len,
-                session.prefill_us,
-                session.queue_us,
-                session.cached,
+                session_id, session.generation, session.prefix_len, session.prefill_us, session.queue_us, session.cached
             )
         return session.opened
+
+    def _run_chunk(self, session: Session) -> None:
+        prompt, slot = session.prefix[:-1], session.slot
+        start, stop = slot.length, min(slot.length + self._prefill_chunk, len(prompt))
+        if start == stop:
+            return
+        order = np.arange(stop - start, dtype=np.int64)
+        rows = RowBlock(slot, prompt[start:stop], start + order, order - 1, np.zeros(0, dtype=np.int64))
+        hidden = self._backend.forward([rows], taps=session.taps).hidden
+        fresh = None
+        if session.hidden is not None:
+            fresh = session.hidden.pick({tap: blocks[0] for tap, blocks in hidden.items()}, range(stop - start))
+        self._backend.commit(slot, range(stop - start))
+        if session.hidden is not None and fresh is not None:
+            session.hidden.append(fresh)
 
     def verify_many(
         self, requests: Sequence[VerifyRequest], *, queued_us: Sequence[float] | None = None

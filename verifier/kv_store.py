@@ -169,7 +169,10 @@ class KVStore:
 
     def give_back(self, session: Session) -> None:
         """Ends a session's hold: its slot is parked if its rows may be of use, else released. Never raises."""
-        holder = self._live[session.slot]
+        holder = self._live.get(session.slot)
+        if holder is None:
+            # A fault between two slots left it none.
+            return
         try:
             rows = session.slot.length if self._any_row else holder.ready
             if self._forks is None or self._cache_tokens == 0 or session.lost or rows == 0:

@@ -20,14 +20,17 @@ from contracts.randomness import CoinChooser
 from contracts.receipt import FinishReason
 from contracts.sampling import SamplingPolicy
 from models.backend import Backend, RowBlock
+from models.kv import Slot
 from models.load import load_backend
 from tests.helpers.tiny_models import tiny_checkpoint
 from tests.unit.verifier.rig import Client, Rig, chain, tree, verify_one
-from tests.unit.verifier.scripted_backend import ScriptedBackend, hashing
+from tests.unit.verifier.scripted_backend import ForkingBackend, ScriptedBackend, hashing
 
 VOCAB = 23
-KV_TOKENS = 160
+# Four sessions' worth in pages of 16: what ended sessions leave behind has to give way again and again.
+KV_TOKENS = 192
 NODE_BUDGET = 12
+COMMON = (7, 3, 9, 1, 1, 4, 8, 2, 6, 5, 0, 10)
 
 
 @cache
@@ -37,6 +40,10 @@ def checkpoint(family: str) -> Path:
 
 def scripted() -> Backend:
     return ScriptedBackend(hashing(VOCAB), vocab_size=VOCAB, kv_tokens=KV_TOKENS)
+
+
+def forking() -> Backend:
+    return ForkingBackend(hashing(VOCAB), vocab_size=VOCAB, kv_tokens=KV_TOKENS)
 
 
 def llama() -> Backend:
@@ -125,7 +132,8 @@ class RandomRounds(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.speakers) < 4)
     @rule(
-        prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9),
+        prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9)
+        | st.builds(lambda n, own: [*COMMON[:n], *own], st.integers(1, 12), st.lists(st.integers(0, 2), max_size=3)),
         temperature=st.sampled_from([0.0, 0.0, 1.0]),
         seed=st.integers(0, 3),
         max_tokens=st.integers(1, 12),
@@ -223,7 +231,11 @@ class RandomRounds(RuleBasedStateMachine):
 
     @invariant()
     def what_is_not_reserved_is_free(self) -> None:
-        reserved = sum(session.slot.capacity for session in self.rig.engine._sessions.values())
+        slots = [session.slot for session in self.rig.engine._sessions.values()]
+        if all(isinstance(slot, Slot) for slot in slots):
+            reserved = 16 * len({page for slot in slots for page in slot.table.tolist()})  # type: ignore[attr-defined]
+        else:
+            reserved = sum(slot.capacity for slot in slots)
         assert self.rig.engine.kv_tokens_free == KV_TOKENS - reserved
 
     def teardown(self) -> None:
@@ -231,6 +243,10 @@ class RandomRounds(RuleBasedStateMachine):
             while speaker.client.finish is FinishReason.NONE:
                 speaker.client.round(EMPTY_GRAPH)
             assert speaker.client.published == speaker.expected
+
+
+class RandomRoundsWithForks(RandomRounds):
+    make = staticmethod(forking)
 
 
 class RandomRoundsOnLlama(RandomRounds):
@@ -245,6 +261,8 @@ BOUNDS = {"deadline": None, "derandomize": True, "suppress_health_check": list(H
 
 TestScriptedTarget = RandomRounds.TestCase
 TestScriptedTarget.settings = settings(max_examples=60, stateful_step_count=25, **BOUNDS)
+TestForkingTarget = RandomRoundsWithForks.TestCase
+TestForkingTarget.settings = settings(max_examples=40, stateful_step_count=25, **BOUNDS)
 TestTinyLlama = RandomRoundsOnLlama.TestCase
 TestTinyLlama.settings = settings(max_examples=6, stateful_step_count=15, **BOUNDS)
 TestTinyQwen = RandomRoundsOnQwen.TestCase

@@ -74,3 +74,20 @@ def test_doctor_names_what_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert any(finding.what.startswith("Redis") and finding.mend for finding in bad)
     monkeypatch.setenv("DRAFTPROOF_NONSENSE", "1")
     assert any("DRAFTPROOF_NONSENSE" in finding.what for finding in doctor.examine())
+
+
+def test_doctor_tells_what_prompts_may_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTPROOF_MODEL", str(tmp_path / "none"))
+    monkeypatch.setenv("DRAFTPROOF_KV_TOKENS", "4096")
+
+    def told() -> tuple[str, str]:
+        (finding,) = (finding for finding in doctor.examine() if finding.what.startswith("KV"))
+        return finding.level, finding.mend
+
+    level, mend = told()
+    assert (level, "at most 4096" in mend) == ("note", True)
+    monkeypatch.setenv("DRAFTPROOF_PREFIX_CACHE_TOKENS", "4096")
+    assert told() == ("ok", "")
+    monkeypatch.setenv("DRAFTPROOF_PREFIX_SHARING", "false")
+    level, mend = told()
+    assert (level, "DRAFTPROOF_PREFIX_SHARING" in mend) == ("note", True)

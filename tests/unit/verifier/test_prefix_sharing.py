@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts.errors import AlreadyExists, InvalidArgument, ResourceExhausted
+from contracts.errors import AlreadyExists, Internal, InvalidArgument, ResourceExhausted
 from contracts.sampling import SamplingPolicy
 from models.load import Implementation, load_backend
 from tests.helpers.tiny_models import tiny_checkpoint
@@ -222,6 +222,30 @@ def test_a_fault_in_sharing_leaks_nothing(name: str) -> None:
     assert opened(rig, PROMPT[30:50], "third") == 0
     rig.engine.close_session("third")
     assert rig.engine.kv_tokens_free == 1024
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_rows_of_a_prefill_that_failed_are_never_taken_over(late: bool) -> None:
+    rig = forking()
+    rig.backend.faults["commit"] = RuntimeError("broken")  # type: ignore[attr-defined]
+    if late:
+        rig.backend.late.add("commit")  # type: ignore[attr-defined]
+    with pytest.raises(Internal):
+        opened(rig, PROMPT[:20], "first")
+    assert opened(rig, PROMPT[:20], "second") == 0
+
+
+def test_a_fault_while_taking_over_ends_that_session_alone() -> None:
+    desk = Desk(forking())
+    for name in ("one", "two"):
+        desk.ask(name, Open(desk.rig.opening(PROMPT[:41], session_id=name)))
+    desk.worker.step()
+    desk.rig.backend.faults["fork"] = RuntimeError("broken")  # type: ignore[attr-defined]
+    desk.drain()
+    assert desk.answers["one"].prefix_len == 41
+    assert isinstance(desk.answers["two"], Internal)
+    desk.rig.engine.close_session("one")
+    assert desk.rig.engine.kv_tokens_free == 1024
 
 
 def test_thousands_of_tiny_sessions_leave_the_books_flat(checkpoint: Path) -> None:
