@@ -1,6 +1,6 @@
 """The REST index: build, memory, query time and its growth, swaps under load, and what it is worth to Generate.
 
-    python -m benchmarks.retrieval [--quick] [--json FILE] [--phase index|growth|serve|draft ...]
+    python -m benchmarks.retrieval [--quick] [--json FILE] [--phase index|growth|serve|draft ...] [--prompts N]
 
 Text is this machine's own Python source and documentation, each document once, tokenised for the default model and kept
 in the cache. Sizes beyond it repeat spans in another order with one token in 50 replaced; `unique_share_*` says how much of
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -44,7 +44,7 @@ PHASES = ("index", "growth", "serve", "draft")
 @dataclass(frozen=True)
 class Plan:
     """How much to run. corpus: real tokens to gather, the twentieth held out for queries included. served: tokens of the
-    index that is asked over gRPC.
+    index that is asked over gRPC. copied: segments of the growth phase are copied, not mapped.
     """
 
     corpus: int
@@ -56,6 +56,7 @@ class Plan:
     prompts: int
     max_tokens: int
     source_bytes: int
+    copied: bool = False
 
 
 FULL = Plan(12_000_000, 10_000_000, 10_000_000, (10**5, 10**6, 10**7, 10**8), 4_000, 12, 12, 96, 20 << 20)
@@ -82,7 +83,7 @@ async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None)
             progress.advance(task)
         if "growth" in phases:
             progress.update(task, description="growth")
-            figures |= growth_figures(corpus, held_out, plan.sizes, plan.queries, folder(cache))
+            figures |= growth_figures(corpus, held_out, plan.sizes, plan.queries, folder(cache), copied=plan.copied)
             write(figures, path, console, "Retrieval")
             progress.advance(task)
         if not {"serve", "draft"} & set(phases):
@@ -121,10 +122,13 @@ def main() -> None:
         "--quick", action="store_true", help="up to 10^7 tokens and two prompts a task, under two minutes"
     )
     parser.add_argument("--phase", choices=PHASES, action="append", help="only this phase; may be given several times")
+    parser.add_argument("--prompts", type=int, help="prompts a task of the drafting phase; default 12, quick 2")
+    parser.add_argument("--copied", action="store_true", help="growth over segments in memory of their own, not mapped")
     parser.add_argument("--json", type=Path, help="where to write the figures as one flat object")
     parser.add_argument("--cache", type=Path, default=Path(".cache"), help="models, indexes and tokenised text")
     arguments = parser.parse_args()
     plan = QUICK if arguments.quick else FULL
+    plan = replace(plan, copied=arguments.copied, prompts=arguments.prompts or plan.prompts)
     asyncio.run(run(plan, arguments.phase or PHASES, arguments.cache, arguments.json))
 
 

@@ -6,7 +6,8 @@ Three kinds of context, each asked at all sizes (a smaller index is the beginnin
 * *found*: from held-out documents, those that the smallest index matches. All sizes answer; a larger one more fully.
 * *new*: from held-out documents as they come. Most miss at the smallest size and are answered at the largest.
 
-Segments are mapped from files, as a retriever has them; files of an earlier run over the same text are used again.
+Segments are opened from files as a retriever opens them, mapped or copied (`DRAFTPROOF_SEGMENT_MEMORY`); files of an earlier
+run over the same text are used again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ from retriever.sources import AIMED_SEGMENTS
 
 
 def growth_figures(
-    corpus: TokenCorpus, held_out: list[NDArray[np.generic]], sizes: Sequence[int], queries: int, directory: Path
+    corpus: TokenCorpus,
+    held_out: list[NDArray[np.generic]],
+    sizes: Sequence[int],
+    queries: int,
+    directory: Path,
+    *,
+    copied: bool,
 ) -> Figures:
     """Times and work of every kind at every size, as one segment; the largest also cut as `index build` cuts a corpus.
 
@@ -37,11 +44,11 @@ def growth_figures(
     """
     new = contexts(held_out, queries, LIMITS.max_suffix, seed=1)
     kinds = {"known": contexts(grown(corpus, sizes[0]).documents(), queries, LIMITS.max_suffix, seed=1), "new": new}
-    figures: Figures = {}
+    figures: Figures = {"growth_segment_memory": "copied" if copied else "mapped"}
     for size in sizes:
         cut = grown(corpus, size)
         name = f"1e{round(np.log10(size))}"
-        one = _mapped(cut, 1, directory)
+        one = _opened(cut, 1, directory, copied=copied)
         if "found" not in kinds:
             kinds["found"] = [context for context in new if not one.retrieve(context, LIMITS).miss]
         for kind, asked in kinds.items():
@@ -54,7 +61,7 @@ def growth_figures(
             figures[f"growth_{kind}_{percentile}"] = float(figures[last]) / float(figures[first])
     figures["growth_log"] = float(np.log(sizes[-1]) / np.log(sizes[0]))
     figures["growth_found_contexts"] = len(kinds["found"])
-    several = _mapped(grown(corpus, sizes[-1]), AIMED_SEGMENTS, directory)
+    several = _opened(grown(corpus, sizes[-1]), AIMED_SEGMENTS, directory, copied=copied)
     for kind, asked in kinds.items():
         figures |= _at(several, asked, f"{kind}_{name}_in_{AIMED_SEGMENTS}")
     return figures
@@ -73,9 +80,9 @@ def _at(segments: SegmentSet, asked: Sequence[NDArray[np.int64]], name: str) -> 
     }
 
 
-def _mapped(corpus: TokenCorpus, parts: int, directory: Path) -> SegmentSet:
+def _opened(corpus: TokenCorpus, parts: int, directory: Path, *, copied: bool) -> SegmentSet:
     """The corpus in `parts` segments, built where an earlier run has not left them."""
-    cache = SegmentCache(directory)
+    cache = SegmentCache(directory, copied=copied)
     text = hashlib.sha256(corpus.tokens.tobytes() + corpus.ends.tobytes()).hexdigest()
     note = directory / f"growth-{text[:16]}-{parts}.json"
     digests: list[str] = json.loads(note.read_text()) if note.exists() else []

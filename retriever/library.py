@@ -68,6 +68,7 @@ class Library:
     """Loaded releases by index. Thread-safe.
 
     binding: what every release must agree with. keep_releases: how many per index stay askable, at least 1.
+    copied_segments: see `segment_cache.SegmentCache`.
     indexes: only these names; None for all. retry_s: pause before a release that failed to load is tried again.
     share: which segments of each release to hold. local_name: tells the copies of several retrievers in one cache directory
     apart. on_swap: told (index, release) after each change, from the polling thread.
@@ -80,6 +81,7 @@ class Library:
         *,
         binding: Binding | None = None,
         keep_releases: int = 3,
+        copied_segments: bool = False,
         indexes: Collection[str] | None = None,
         retry_s: float = 30.0,
         share: Share = EVERYTHING,
@@ -88,7 +90,7 @@ class Library:
         on_swap: Callable[[str, LoadedRelease], None] | None = None,
     ) -> None:
         self._store = store
-        self._cache = SegmentCache(cache_directory)
+        self._cache = SegmentCache(cache_directory, copied=copied_segments)
         self._copy = LocalCopy(cache_directory / f"{local_name}.json")
         self._from_copy = False
         self.share = share

@@ -1,4 +1,8 @@
-"""Segments on this machine's disk, named by digest and memory-mapped: the page cache is shared between processes."""
+"""Segments on this machine's disk, named by digest: memory-mapped, or copied into memory of the process's own.
+
+Mapped, all processes of a machine share the page cache. Copied, the memory lies in huge pages (numpy asks for them), which
+spares a search over a large segment most of its address translations.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,14 @@ from retriever.segment_format import segment_digest, segment_from_bytes
 
 
 class SegmentCache:
-    """A directory of `<digest>.segment` files. Files appear whole (written aside, then renamed) and never change."""
+    """A directory of `<digest>.segment` files. Files appear whole (written aside, then renamed) and never change.
 
-    def __init__(self, directory: Path) -> None:
+    copied: `open` copies a segment instead of mapping it.
+    """
+
+    def __init__(self, directory: Path, *, copied: bool = False) -> None:
         self.directory = directory
+        self._copied = copied
         directory.mkdir(parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
@@ -48,11 +56,11 @@ class SegmentCache:
         return self.path(digest)
 
     def open(self, digest: str, *, verify: bool = True) -> Segment | None:
-        """Map the segment, or None where it is not here. A file whose content is not its name is removed first."""
+        """The segment, or None where it is not here. A file whose content is not its name is removed first."""
         path = self.path(digest)
         if not path.exists():
             return None
-        data = _mapped(path)
+        data = np.fromfile(path, np.uint8) if self._copied else _mapped(path)
         if verify and segment_digest(data) != digest:
             path.unlink(missing_ok=True)
             return None

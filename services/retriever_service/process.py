@@ -46,6 +46,7 @@ def build_retriever(settings: RetrieverSettings) -> Retriever:
         store,
         settings.segments_dir,
         keep_releases=settings.keep_releases,
+        copied_segments=settings.segment_memory == "copied",
         indexes=names_in(settings.indexes) or None,
         share=share,
         local_name=_local_name(settings),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from contracts.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
@@ -276,3 +277,18 @@ def test_a_group_fetches_its_own_segments_only(tmp_path: Path) -> None:
         held.append({entry.digest for entry in library.current("py").held})
     assert len(held[0]) + len(held[1]) == 12
     assert not held[0] & held[1]
+
+
+def test_segments_may_be_mapped_or_copied(tmp_path: Path) -> None:
+    store = MemoryStore()
+    release = put_up(store, "py", [TRACE])
+    for copied in (False, True):
+        library = Library(store, tmp_path, copied_segments=copied)
+        library.poll()
+        (segment,) = library.acquire("py", release).segments.segments
+        assert segment.codes.tolist() == [token + 1 for token in TRACE] + [0]
+        assert not segment.codes.flags.writeable
+        under: object = segment.codes
+        while isinstance(under, np.ndarray):
+            mapped, under = isinstance(under, np.memmap), under.base
+        assert mapped is not copied
