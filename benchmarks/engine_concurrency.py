@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.progress import Progress
 
+from benchmarks.engine_load import Others
 from benchmarks.engine_prompts import concurrent_prompts
 from benchmarks.engine_records import Records
 from benchmarks.figures import ratio_of_totals
@@ -79,15 +80,17 @@ async def measure(records: Records, plan: ConcurrencyPlan, cache: Path, progress
 
         for way in ways:
             await run(way, prompts[:4], 4, "warm", 24)
+        records.begin()
         for level, burst in keys:
             if records.wants(_key(level, burst)):
                 at = burst * 2 * level
                 chosen = [prompts[(at + index) % len(prompts)] for index in range(2 * level)]
                 turn = burst % len(ways)
-                unit = {}
+                others = Others()
+                unit: dict[str, Any] = {}
                 for way in (*ways[turn:], *ways[:turn]):
                     unit[way] = await run(way, chosen, level, f"{level}-{burst}", plan.max_tokens)
-                records.add(_key(level, burst), unit)
+                records.add(_key(level, burst), {**unit, "others": others.share()})
             progress.advance(task)
     return missing
 
@@ -116,7 +119,8 @@ def figures(records: Records) -> dict[str, float | int | str | bool]:
         units = records.of(f"concurrency/{level:02}/")
         if not units:
             continue
-        ways = [way for way in units[0] if all(way in unit for unit in units)]
+        out[f"conc{level}_others_share"] = statistics.mean(unit["others"] for unit in units)
+        ways = [way for way in units[0] if way != "others" and all(way in unit for unit in units)]
         pairs = {way: [(unit[way]["tokens"], unit[way]["seconds"]) for unit in units] for way in ways}
         speeds = {
             way: sum(tokens for tokens, _ in values) / sum(seconds for _, seconds in values)

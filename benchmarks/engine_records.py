@@ -14,25 +14,31 @@ from contracts.errors import InvalidArgument
 class Records:
     """Units by key, in the order measured. A line of JSON each; the first line says what all were measured on.
 
-    at_most_s: `time_left` is False that long after the start, for who wants to end between two units.
+    at_most_s: no unit is begun that long after `begin`, for who wants to end between two units.
     Raises InvalidArgument where the file's units were measured on something else.
     """
 
     def __init__(self, path: Path | None, about: Mapping[str, object], at_most_s: float = float("inf")) -> None:
         self._path = path
-        self._ends = time.monotonic() + at_most_s
+        self._at_most_s = at_most_s
+        self._ends = float("inf")
         self._units: dict[str, Any] = {}
         self.cut = False
         if path is None:
             return
+        header = json.dumps(dict(about))
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines()
-            if json.loads(lines[0]) != dict(about):
-                raise InvalidArgument("records", f"{path} was measured on {lines[0]}, not on {json.dumps(dict(about))}")
+            if lines[0] != header:
+                raise InvalidArgument("records", f"{path} was measured on {lines[0]}, not on {header}")
             self._units = dict(json.loads(line) for line in lines[1:])
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(dict(about)) + "\n", encoding="utf-8")
+            path.write_text(header + "\n", encoding="utf-8")
+
+    def begin(self) -> None:
+        """Measuring begins: what was started and warmed until now takes nothing of the time."""
+        self._ends = time.monotonic() + self._at_most_s
 
     def wants(self, key: str) -> bool:
         """Whether the unit is still to be measured and there is time to begin it."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from rich.progress import Progress
 
+from benchmarks.engine_load import children
 from benchmarks.engine_prompts import concurrent_prompts
 from benchmarks.runs import generate
 from benchmarks.stacks import Serving, checkpoint_directory, serving
@@ -27,15 +28,6 @@ _SETTLING_SHARE = 1 / 3
 # A slope below this share of the resident memory a minute counts as flat, or an interval that holds 0.
 _FLAT_SHARE = 0.001
 Series = dict[str, list[tuple[float, float]]]
-
-
-def children(pid: int) -> list[int]:
-    """Processes that the process started and that are still there; none if it is gone. Linux's /proc."""
-    try:
-        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:
-        return []
-    return [int(child) for listed in lists for child in listed.split()]
 
 
 def processes(on: Serving) -> dict[str, int]:

@@ -6,6 +6,7 @@ budget). A mode's output is identical to its engine's own plain one or not, toke
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 from rich.progress import Progress
 
+from benchmarks.engine_load import Others
 from benchmarks.engine_prompts import KINDS, stream_prompts
 from benchmarks.engine_records import Records
 from benchmarks.figures import ratio_of_totals
@@ -37,7 +39,8 @@ class StreamPlan:
 
 
 async def measure(records: Records, plan: StreamPlan, cache: Path, progress: Progress) -> dict[str, str]:
-    """Adds one unit per prompt: {"kind", "missing": [peer, ...], "runs": {"engine/mode": {"tokens", "seconds"}}}.
+    """Adds one unit per prompt: {"kind", "runs": {"engine/mode": {"output", "count", "seconds"}},
+    "others"}.
 
     Returns why peers are missing, by peer.
     """
@@ -54,13 +57,15 @@ async def measure(records: Records, plan: StreamPlan, cache: Path, progress: Pro
         async with serving("bfloat16", cache, progress) as on:
             warm = tokenizer.encode_chat([{"role": "user", "content": "Name three rivers and the seas they reach."}])
             await _all_ways(on, peers, warm, "warm", min(24, plan.max_tokens))
+            records.begin()
             for number in wanted:
                 if not records.wants(f"streams/{number:03}"):
                     break
                 ids = tokenizer.encode_chat(prompts[number].messages)
+                others = Others()
                 runs = await _all_ways(on, peers, ids, str(number), plan.max_tokens, turn=number)
                 unit = {"kind": prompts[number].kind, "name": prompts[number].name, "prompt_tokens": len(ids)}
-                records.add(f"streams/{number:03}", {**unit, "runs": runs})
+                records.add(f"streams/{number:03}", {**unit, "runs": runs, "others": others.share()})
                 progress.advance(task)
     return missing
 
@@ -78,7 +83,8 @@ async def _all_ways(
             outcome = await generate(on.client, ids, MODES[mode], greedy(max_tokens), cache_salt=f"{name}-{mode}")
             ledger = outcome.ledger
             runs[f"{engine}/{mode}"] = {
-                "tokens": list(outcome.tokens),
+                "output": list(outcome.tokens),
+                "count": len(outcome.tokens),
                 "seconds": outcome.seconds,
                 "rounds": ledger.rounds,
                 "candidates": ledger.candidates,
@@ -86,7 +92,10 @@ async def _all_ways(
             }
         else:
             answer = peers[engine].generate(ids, max_tokens, modes[engine][mode])
-            runs[f"{engine}/{mode}"] = {"tokens": answer["tokens"], "seconds": answer["seconds"]}
+            # An engine that says no tokens says their number and the text.
+            output = answer["tokens"] if "tokens" in answer else answer["text"]
+            count = answer.get("count", len(output))
+            runs[f"{engine}/{mode}"] = {"output": output, "count": count, "seconds": answer["seconds"]}
     return runs
 
 
@@ -95,7 +104,9 @@ def figures(records: Records) -> dict[str, float | int | str | bool]:
     units = records.of("streams/")
     # Where a peer was missing in a part of the prompts it has no figures at all.
     ways = [way for way in (units[0]["runs"] if units else ()) if all(way in unit["runs"] for unit in units)]
-    out: dict[str, float | int | str | bool] = {"stream_prompts": len(units)} if units else {}
+    out: dict[str, float | int | str | bool] = {}
+    if units:
+        out = {"stream_prompts": len(units), "stream_others_share": statistics.mean(unit["others"] for unit in units)}
     pairs: dict[str, dict[str, Pairs]] = {"all": {way: [_pair(unit, way) for unit in units] for way in ways}}
     for kind in KINDS:
         of_kind = [unit for unit in units if unit["kind"] == kind]
@@ -109,7 +120,7 @@ def figures(records: Records) -> dict[str, float | int | str | bool]:
     for way in ways:
         plain = f"{OURS}/off" if way in ours else f"{way.split('/')[0]}/plain"
         if way != plain:
-            same = sum(unit["runs"][way]["tokens"] == unit["runs"][plain]["tokens"] for unit in units)
+            same = sum(unit["runs"][way]["output"] == unit["runs"][plain]["output"] for unit in units)
             out[f"{_flat(way)}_identical_to_own_plain"] = same
     if ours:
         out["identical_to_own_plain"] = min(int(out[f"{_flat(way)}_identical_to_own_plain"]) for way in ours[1:])
@@ -136,7 +147,7 @@ def _ratio(out: dict[str, float | int | str | bool], name: str, above: Pairs, be
 
 def _pair(unit: dict[str, Any], way: str) -> tuple[float, float]:
     run = unit["runs"][way]
-    return float(len(run["tokens"])), float(run["seconds"])
+    return float(run["count"]), float(run["seconds"])
 
 
 def _per_second(pairs: Pairs) -> float:

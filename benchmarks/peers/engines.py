@@ -53,10 +53,11 @@ def _openvino(*modes: str) -> Callable[[Path, Path], list[str]]:
     return command
 
 
-# The numbers of looked-up tokens are those of each engine's own documentation, llama-cpp-python's for machines without GPU.
+# The numbers of looked-up tokens are those of each engine's own documentation; llama.cpp, whose defaults are for GPUs
+# (n-grams of 12, 48 tokens), gets those of OpenVINO.
 STREAMS = (
     Engine("transformers", {"plain": 0, "lookup": 10}, _transformers),
-    Engine("llama_cpp", {"plain": 0, "lookup": 2}, _llama_cpp),
+    Engine("llama_cpp", {"plain": 0, "lookup": 5}, _llama_cpp),
     Engine("openvino", {"plain": 0, "lookup": 5}, _openvino("plain", "lookup")),
 )
 BATCHING = (Engine("openvino_batching", {}, _openvino("batch")),)

@@ -35,15 +35,7 @@ class Environment:
         return hashlib.sha256(repr(made_of).encode()).hexdigest()
 
 
-LLAMA_CPP = Environment(
-    "llama_cpp",
-    ("llama-cpp-python==0.3.36", "numpy==2.4.6", "jinja2==3.1.6", "diskcache==5.6.3", "typing-extensions==4.16.0"),
-    from_source=("llama-cpp-python",),
-    variables={
-        "CMAKE_ARGS": "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DMTMD_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF",
-        "CMAKE_BUILD_PARALLEL_LEVEL": "2",
-    },
-)
+LLAMA_CPP = Environment("llama_cpp", ("xllamacpp==2026.10.11549",))
 OPENVINO = Environment(
     "openvino",
     (

@@ -1,8 +1,8 @@
-"""llama.cpp as a peer, through llama-cpp-python: plain decoding and its prompt lookup.
+"""llama.cpp as a peer: its server, hosted in this process by xllamacpp, plain and with its n-gram lookup.
 
 Runs in an environment of its own (peers/environments.py), so it imports nothing of ours: `python llama_cpp_peer.py
-FILE.gguf`. Requests and answers are a line of JSON each, as transformers_peer.py has them. Every request prefills its
-whole prompt.
+FILE.gguf`. Requests and answers are a line of JSON each, as transformers_peer.py has them, but for text and a count in
+place of tokens, which the server does not give. Every request prefills its whole prompt.
 """
 
 from __future__ import annotations
@@ -15,39 +15,48 @@ import time
 from typing import Any
 
 _CONTEXT = 4096
-_NGRAM = 2
+_NGRAM = 3
 
 
 class LlamaCppPeer:
-    """One model by number of looked-up tokens, over the same mapped file."""
+    """One server by number of looked-up tokens, over the same mapped file."""
 
     def __init__(self, path: str, threads: int) -> None:
-        self._library: Any = importlib.import_module("llama_cpp")
+        self._library: Any = importlib.import_module("xllamacpp")
         self._path, self._threads = path, threads
-        self._models: dict[int, Any] = {0: self._model(0)}
+        self._servers: dict[int, Any] = {0: self._server(0)}
 
-    def _model(self, lookup: int) -> Any:
-        extra: dict[str, Any] = {}
+    def _server(self, lookup: int) -> Any:
+        params = self._library.CommonParams()
+        params.model.path = self._path
+        params.n_ctx, params.n_parallel, params.n_gpu_layers = _CONTEXT, 1, 0
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._threads
+        params.cache_prompt, params.verbosity = False, 0
         if lookup:
-            speculative = importlib.import_module("llama_cpp.llama_speculative")
-            extra["draft_model"] = speculative.LlamaPromptLookupDecoding(max_ngram_size=_NGRAM, num_pred_tokens=lookup)
-        threads = {"n_threads": self._threads, "n_threads_batch": self._threads}
-        return self._library.Llama(self._path, n_ctx=_CONTEXT, verbose=False, **threads, **extra)
+            params.speculative.types = [self._library.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+            params.speculative.ngram_simple.size_n = _NGRAM
+            params.speculative.ngram_simple.size_m = lookup
+            params.speculative.draft.n_max = lookup
+        return self._library.Server(params)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         lookup = request.get("prompt_lookup") or 0
-        if lookup not in self._models:
-            self._models[lookup] = self._model(lookup)
-        model = self._models[lookup]
-        # Or the part of the prompt that the last request shared would not be prefilled.
-        model.reset()
-        tokens: list[int] = []
+        if lookup not in self._servers:
+            self._servers[lookup] = self._server(lookup)
+        asked = {
+            "prompt": request["prompt_ids"],
+            "n_predict": request["max_new_tokens"],
+            "temperature": 0,
+            # What is repeated is copied here; a penalty would make it another task.
+            "repeat_penalty": 1.0,
+            "cache_prompt": False,
+        }
         started = time.perf_counter()
-        for token in model.generate(request["prompt_ids"], temp=0.0, top_k=1, repeat_penalty=1.0):
-            tokens.append(int(token))
-            if token == model.token_eos() or len(tokens) == request["max_new_tokens"]:
-                break
-        return {"id": request.get("id", ""), "tokens": tokens, "seconds": time.perf_counter() - started}
+        answer = self._servers[lookup].handle_completions(asked)
+        seconds = time.perf_counter() - started
+        found = json.loads(answer) if isinstance(answer, str | bytes) else answer
+        text, count = found["choices"][0]["text"], found["usage"]["completion_tokens"]
+        return {"id": request.get("id", ""), "text": text, "count": count, "seconds": seconds}
 
 
 def main() -> None:
