@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -39,8 +40,12 @@ def greedy(max_tokens: int) -> SamplingPolicy:
 async def generate(
     client: GenerateClient, prompt_ids: Sequence[int], mode: str, policy: SamplingPolicy, **options: object
 ) -> Outcome:
-    """Runs one request in one of MODES; `options` are further fields of the request."""
-    request = GenerateRequest(prompt_ids=tuple(prompt_ids), policy=policy, sources=MODES[mode], **options)  # type: ignore[arg-type]
+    """Runs one request in one of MODES; `options` are further fields of the request.
+
+    Unless they say otherwise it shares no prompt's KV, or the first of several ways would pay the prefill for all.
+    """
+    fields = {"cache_salt": uuid.uuid4().hex, **options}
+    request = GenerateRequest(prompt_ids=tuple(prompt_ids), policy=policy, sources=MODES[mode], **fields)  # type: ignore[arg-type]
     tokens: list[int] = []
     text: list[str] = []
     rounds: list[RoundLedger] = []

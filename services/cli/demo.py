@@ -164,6 +164,8 @@ def _request(prompt: str, sources: Sequence[str], max_tokens: int) -> GenerateRe
         policy=SamplingPolicy(temperature=0.0, max_tokens=max_tokens),
         sources=tuple(sources) or None,
         speculation=bool(sources),
+        # Else the first way would prefill for all.
+        cache_salt=",".join(sources),
     )
 
 
