@@ -161,7 +161,7 @@ class Benchmark:
     async def _speed(
         self, on: Serving, peer: Peer | None, policy: SamplingPolicy
     ) -> tuple[dict[str, list[Outcome]], list[tuple[float, float]], list[tuple[float, float]]]:
-        await generate(on.client, self.edit[0], "both", policy)
+        await generate(on.client, self.edit[0], "both", policy, cache_salt="warm-up")
         ours: dict[str, list[Outcome]] = {mode: [] for mode in MODES}
         plain: list[tuple[float, float]] = []
         assisted: list[tuple[float, float]] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -42,9 +41,10 @@ async def generate(
 ) -> Outcome:
     """Runs one request in one of MODES; `options` are further fields of the request.
 
-    Unless they say otherwise it shares no prompt's KV, or the first of several ways would pay the prefill for all.
+    Unless they say otherwise, requests of one mode share the KV of common prompt starts, and no two modes do: the first
+    would pay the prefill for all.
     """
-    fields = {"cache_salt": uuid.uuid4().hex, **options}
+    fields = {"cache_salt": mode, **options}
     request = GenerateRequest(prompt_ids=tuple(prompt_ids), policy=policy, sources=MODES[mode], **fields)  # type: ignore[arg-type]
     tokens: list[int] = []
     text: list[str] = []
