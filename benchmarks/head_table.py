@@ -13,14 +13,14 @@ from benchmarks.head_rounds import Outcome, drive, head_drafter
 from benchmarks.head_trajectories import CATEGORIES, Trajectory
 from models.backend import Backend
 from proposer.heads.families import LoadedHead
-from proposer.topology.plan import CompleteTree, GrownByValue
+from proposer.topology.plan import CompleteTree, GrownByValue, TreePlan
 from proposer.training.dataset import Dataset
 from retriever.query import SegmentSet
 
 # Below this many training tokens a row of the table says that little was asked of the drafter.
 WELL_TRAINED = 400_000
 DEPTH = 8
-SHAPES = {"chain": CompleteTree((1,)), "tree": GrownByValue(4, 5)}
+SHAPES: Mapping[str, TreePlan | GrownByValue] = {"chain": CompleteTree((1,)), "tree": GrownByValue(4, 5)}
 
 
 @dataclass(frozen=True)
