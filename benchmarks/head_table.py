@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Field:
+class Drafters:
     """Who is compared. heads, drafts: by name. nodes: candidates of a "chain" and a "tree"."""
 
     heads: Mapping[str, LoadedHead]
@@ -50,7 +50,7 @@ class Field:
         drafts: Mapping[str, tuple[Backend, str]],
         datastores: Sequence[Dataset],
         nodes: Mapping[str, int],
-    ) -> Field:
+    ) -> Drafters:
         return cls(heads, drafts, answers_index(datastores) if datastores else None, nodes)
 
     def rows(self, texts: Sequence[Trajectory], vocab_size: int) -> Iterator[Row]:
