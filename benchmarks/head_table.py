@@ -13,14 +13,14 @@ from benchmarks.head_rounds import Outcome, drive, head_drafter
 from benchmarks.head_trajectories import CATEGORIES, Trajectory
 from models.backend import Backend
 from proposer.heads.families import LoadedHead
-from proposer.topology.plan import CompleteTree, GrownByValue
+from proposer.topology.plan import CompleteTree, GrownByValue, TreePlan
 from proposer.training.dataset import Dataset
 from retriever.query import SegmentSet
 
 # Below this many training tokens a row of the table says that little was asked of the drafter.
 WELL_TRAINED = 400_000
 DEPTH = 8
-SHAPES = {"chain": CompleteTree((1,)), "tree": GrownByValue(4, 5)}
+SHAPES: Mapping[str, TreePlan | GrownByValue] = {"chain": CompleteTree((1,)), "tree": GrownByValue(4, 5)}
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Field:
+class Drafters:
     """Who is compared. heads, drafts: by name. nodes: candidates of a "chain" and a "tree"."""
 
     heads: Mapping[str, LoadedHead]
@@ -50,7 +50,7 @@ class Field:
         drafts: Mapping[str, tuple[Backend, str]],
         datastores: Sequence[Dataset],
         nodes: Mapping[str, int],
-    ) -> Field:
+    ) -> Drafters:
         return cls(heads, drafts, answers_index(datastores) if datastores else None, nodes)
 
     def rows(self, texts: Sequence[Trajectory], vocab_size: int) -> Iterator[Row]:

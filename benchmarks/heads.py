@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.figures import write
-from benchmarks.head_table import SHAPES, Field, tabulated, trained
+from benchmarks.head_table import SHAPES, Drafters, tabulated, trained
 from benchmarks.head_trajectories import trajectories
 from models.backend import Backend, RowBlock
 from models.config import read_config
@@ -57,7 +57,7 @@ def main() -> None:
     console = Console()
     tokenizer = CheckpointTokenizer(checkpoint)
     backend = load_backend(checkpoint, dtype="bfloat16", kv_budget_tokens=32768)
-    field = compared(arguments, checkpoint, tokenizer)
+    drafters = compared(arguments, checkpoint, tokenizer)
     times = pass_times(backend, tuple(sorted({1, CHAIN + 1, arguments.chain + 1, arguments.nodes + 1})))
     figures: dict[str, float | int | str | bool] = {
         f"target_pass_ms_{rows}_rows": value for rows, value in times.items()
@@ -74,7 +74,7 @@ def main() -> None:
             max_new=128,
             temperature=temperature,
         )
-        rows = list(field.rows(texts, backend.info.vocab_size))
+        rows = list(drafters.rows(texts, backend.info.vocab_size))
         table, found = tabulated(rows, times, "greedy" if temperature == 0 else "t1")
         console.print(table)
         figures |= found
@@ -85,7 +85,7 @@ def main() -> None:
     write(figures, arguments.json, console, "draft heads")
 
 
-def compared(arguments: argparse.Namespace, checkpoint: Path, tokenizer: CheckpointTokenizer) -> Field:
+def compared(arguments: argparse.Namespace, checkpoint: Path, tokenizer: CheckpointTokenizer) -> Drafters:
     """The shipped head, and what the command line adds to it."""
     config = read_config(checkpoint)
     frozen = Frozen.of(config, read_weights(checkpoint, config, torch.bfloat16))
@@ -103,7 +103,7 @@ def compared(arguments: argparse.Namespace, checkpoint: Path, tokenizer: Checkpo
         draft = load_backend(path, dtype="bfloat16", kv_budget_tokens=8192)
         drafts[path.name] = (draft, trained(f"layers {facts['layers']}", facts))
     datastores = [Dataset(path) for path in arguments.datastore]
-    return Field.of(heads, drafts, datastores, {"chain": arguments.chain, "tree": arguments.nodes})
+    return Drafters.of(heads, drafts, datastores, {"chain": arguments.chain, "tree": arguments.nodes})
 
 
 def pass_times(backend: Backend, counts: tuple[int, ...], context: int = 300) -> dict[int, float]:

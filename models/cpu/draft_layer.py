@@ -113,7 +113,8 @@ class DraftLayer:
     def run(
         self, slot: KVSlot, fused: Floats, parents: Int64Array, *, drafted: bool = False, wanted: int = 0
     ) -> tuple[Floats, Floats]:
-        """Runs rows over the slot's kept rows and stages them: logits float32 [wanted, V], features float32 [N, H].
+        """Runs rows over the slot's kept rows and stages them: logits float32 [wanted, V], features float32 [N, H]; no
+        features where no row is wanted.
 
         fused: float32 [N, R], or [N, 2H] of `drafted` rows. parents: int64 [N], earlier staged rows, counted since the
         slot's last commit; -1 for the kept ones alone. wanted: so many of the last rows are read by the head. Features
@@ -142,7 +143,7 @@ class DraftLayer:
         run_level(self._model.record, work, level, 0, self._threads)
         own.parents = staged
         logits = buffers.logits[:wanted, : self._config.vocab_size].copy()
-        return logits, buffers.normed[:count, : self._config.hidden_size].copy()
+        return logits, buffers.normed[: count if wanted else 0, : self._config.hidden_size].copy()
 
     def grow(self, slot: KVSlot, fused: Floats, *, width: int, depth: int, least: float) -> GrownNodes:
         """Runs rows float32 [N, R] after each other, keeps them, and grows a tree behind the last.

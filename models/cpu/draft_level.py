@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from models.cpu.jit import I64, LANES, VOID, declare, get, get_int, jit, jit_entry, link, put
 from models.cpu.matmul import multiply
-from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER, run
+from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER, _norm_rows, _prepare_rows, run
 from models.cpu.sync import claim, finish, wait
 from models.cpu.tile import STORE
 from models.cpu.vector import copy_vectors, exponentiate
@@ -46,7 +46,11 @@ def _build_put_int(builder: ir.IRBuilder, place: Any, value: Any) -> None:
 
 @jit_entry
 def run_level(model, work, level, thread, threads):  # type: ignore[no-untyped-def]
-    """One thread's part of a level; it is complete when any thread returns. work.x is written here."""
+    """One thread's part of a level; it is complete when any thread returns. work.x is written here.
+
+    Where the head reads no row, the layer leaves keys and values and computes nothing else: that is all that rows of a
+    prefix are for.
+    """
     counters, phases = work.counters, work.phases
     phase = model.layers * PHASES_PER_LAYER + PHASES_AT_END
     multiply(
@@ -66,9 +70,35 @@ def run_level(model, work, level, thread, threads):  # type: ignore[no-untyped-d
         thread,
         threads,
     )
-    run(model, work, thread, threads)
+    if work.wanted_count > 0:
+        run(model, work, thread, threads)
+    else:
+        _keep_keys(model, work, thread, threads)
     if level.ranked > 0:
         _rank_rows(model, work, level, phase + 1, thread, threads)
+
+
+@jit
+def _keep_keys(model, work, thread, threads):  # type: ignore[no-untyped-def]
+    _norm_rows(model, work, 0, -1, 0, thread, threads)
+    multiply(
+        model.tile,
+        work.rows,
+        work.normed,
+        model.hidden_stride,
+        model.arena + get_int(model.offsets),
+        model.bf16,
+        model.hidden,
+        work.qkv,
+        model.qkv_stride,
+        STORE,
+        work.counters,
+        work.phases,
+        1,
+        thread,
+        threads,
+    )
+    _prepare_rows(model, work, 0, 6, thread, threads)
 
 
 @jit

@@ -25,7 +25,7 @@ from proposer.training.run import GradientsOf
 
 
 @dataclass(frozen=True)
-class Apprenticeship:
+class LearnerOrder:
     """What an actor builds its copy of the network from."""
 
     manifest: HeadManifest
@@ -37,10 +37,10 @@ class Apprenticeship:
 class Learner:
     """The actor: a `PartLearner` with a network of its own, on one core."""
 
-    def __init__(self, given: Apprenticeship) -> None:
+    def __init__(self, order: LearnerOrder) -> None:
         torch.set_num_threads(1)
-        network = network_of(given.manifest, given.frozen, given.vocabulary)
-        self._learner = PartLearner(network, partial(given.family.scores, network), given.vocabulary)
+        network = network_of(order.manifest, order.frozen, order.vocabulary)
+        self._learner = PartLearner(network, partial(order.family.scores, network), order.vocabulary)
 
     def forward(self, parameters: Sequence[Tensor], examples: Sequence[Example]) -> Measured:
         return self._learner.forward(parameters, examples)
@@ -53,9 +53,9 @@ class RayGradients:
     """Implements Gradients over `workers` actors. Noise on inputs (`--noise`) is keyed by the batch, so that it differs from
     one process's; everything else is the same step."""
 
-    def __init__(self, ray: Any, network: nn.Module, given: Apprenticeship, workers: int) -> None:
+    def __init__(self, ray: Any, network: nn.Module, order: LearnerOrder, workers: int) -> None:
         self._ray, self._network = ray, network
-        actor, shared = ray.remote(num_cpus=1)(Learner), ray.put(given)
+        actor, shared = ray.remote(num_cpus=1)(Learner), ray.put(order)
         self._actors = [actor.remote(shared) for _ in range(workers)]
 
     def __call__(self, examples: Sequence[Example]) -> Measured:
@@ -79,6 +79,6 @@ def on_actors(ray: Any, family: FamilyRecipe, workers: int) -> GradientsOf:
     def gradients(
         network: nn.Module, manifest: HeadManifest, frozen: Frozen, vocabulary: DraftVocabulary
     ) -> RayGradients:
-        return RayGradients(ray, network, Apprenticeship(manifest, frozen, vocabulary, family), workers)
+        return RayGradients(ray, network, LearnerOrder(manifest, frozen, vocabulary, family), workers)
 
     return gradients

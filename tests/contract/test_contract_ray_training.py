@@ -111,9 +111,10 @@ def test_steps_over_actors_train_the_head_of_one_process(cluster: Any, target: P
         )
         histories.append(history)
     alone, together = histories
-    assert [one.accuracy for one in together] == pytest.approx([one.accuracy for one in alone])
-    assert [one.loss for one in together] == pytest.approx([one.loss for one in alone], rel=1e-4)
-    left, right = (torch.load(tmp_path / name / "state.pt", weights_only=True)["network"] for name in ("one", "two"))
-    for key, value in left.items():
-        assert torch.allclose(right[key], value, atol=1e-4), key
+    for left, right in zip(alone, together, strict=True):
+        assert right.accuracy == pytest.approx(left.accuracy)
+        assert right.loss == pytest.approx(left.loss, rel=1e-4)
+    one, two = (torch.load(tmp_path / name / "state.pt", weights_only=True)["network"] for name in ("one", "two"))
+    for key, value in one.items():
+        assert torch.allclose(two[key], value, atol=1e-4), key
     assert read_manifest(tmp_path / "two").training["tokens"] == read_manifest(tmp_path / "one").training["tokens"]
