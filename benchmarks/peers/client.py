@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -62,14 +62,12 @@ def running_peer(command: Sequence[str], log: Path | None = None) -> Iterator[Pe
 
     log: file for its standard error; None drops it. Raises PeerMissing if it ends before it is ready.
     """
-    with subprocess.Popen(
-        list(command),
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL if log is None else log.open("w"),
-        text=True,
-    ) as process:
+    with (
+        nullcontext(subprocess.DEVNULL) if log is None else log.open("w") as errors,
+        subprocess.Popen(
+            list(command), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("the peer has no pipes")
         try:
