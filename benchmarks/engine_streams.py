@@ -115,7 +115,8 @@ def figures(records: Records) -> dict[str, float | int | str | bool]:
     for kind, by_way in pairs.items():
         for way, values in by_way.items():
             out[f"{_flat(way)}_tokens_per_s_{kind}"] = _per_second(values)
-    ours = [way for way in ways if way.startswith(OURS)]
+    # Runs are kept in the order they were made, which turns: off is first here.
+    ours = [way for way in (f"{OURS}/{mode}" for mode in MODES) if way in ways]
     theirs = [way for way in ways if not way.startswith(OURS)]
     for way in ways:
         plain = f"{OURS}/off" if way in ours else f"{way.split('/')[0]}/plain"
