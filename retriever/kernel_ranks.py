@@ -15,7 +15,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from retriever.kernel_table import (
-    ABOVE_ALL,
     CODES,
     LOW,
     SIGNPOST_DEPTH,
@@ -26,7 +25,6 @@ from retriever.kernel_table import (
     compiled,
     pointer,
     suffix_start,
-    token_of,
 )
 
 ENTRIES_A_LINE = 16
@@ -75,6 +73,25 @@ def code_at_rank(table, segment, rank, offset):
 
 
 @compiled
+def fetch_signpost(table, segment, rank):
+    """Have the signpost at or before a rank on its way."""
+    bits, width = table[segment, SIGNPOST_SPACING_BITS], table[segment, WIDTH]
+    _prefetch(table[segment, SIGNPOSTS] + width * table[segment, SIGNPOST_DEPTH] * (rank >> bits))
+
+
+@compiled
+def fetch_rank(table, segment, rank):
+    """Have the suffix array at a rank on its way."""
+    _prefetch(table[segment, LOW] + 4 * rank)
+
+
+@compiled
+def fetch_code(table, segment, rank, offset):
+    """Have the code `offset` places into the suffix at a rank on its way; waits for the suffix array."""
+    _prefetch(table[segment, CODES] + table[segment, WIDTH] * (suffix_start(table, segment, rank) + offset))
+
+
+@compiled
 def fetch_ranks(table, segment, low, high):
     """Have the suffix array between two ranks on its way."""
     for rank in range(low, high, ENTRIES_A_LINE):
@@ -87,7 +104,7 @@ def fetch_codes(table, segment, low, high, stride, offset):
     for rank in range(low, high, max(stride, ENTRIES_A_LINE)):
         _prefetch(table[segment, LOW] + 4 * rank)
     for rank in range(low, high, stride):
-        _prefetch(table[segment, CODES] + table[segment, WIDTH] * (suffix_start(table, segment, rank) + offset))
+        fetch_code(table, segment, rank, offset)
 
 
 @compiled
@@ -130,23 +147,3 @@ def edge(table, segment, left, right, offset, code):
             right = probe
             step = np.int64(0)
     return left
-
-
-@compiled
-def probe(table, segment, rank, high, offset):
-    """The token `offset` places into the suffix at a rank, ABOVE_ALL from `high` on."""
-    if rank >= high:
-        return ABOVE_ALL
-    return token_of(table, segment, code_at_rank(table, segment, rank, offset))
-
-
-@compiled
-def is_shorter(table, segment, low, high, offset, at, code, least):
-    """Whether the run of `code` that covers rank `at` in [low, high) is certainly shorter than `least`.
-
-    Were it not, it would cover the rank half of that below or above.
-    """
-    half = (least + 1) >> 1
-    if at - half >= low and code_at_rank(table, segment, at - half, offset) == code:
-        return False
-    return at + least - half >= high or code_at_rank(table, segment, at + least - half, offset) != code

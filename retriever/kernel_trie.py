@@ -9,122 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from retriever.kernel_ranks import edge, fetch_codes, is_shorter, probe
-from retriever.kernel_table import ABOVE_ALL, code_at, code_of, compiled, suffix_start
-from retriever.signposts import SPACING_BITS
+from retriever.kernel_children import children, children_scratch, has_more
+from retriever.kernel_ranks import edge
+from retriever.kernel_table import ABOVE_ALL, code_of, compiled
 
-# Intervals up to this many entries are walked child by child; larger ones are first probed about PROBES times.
-SMALL_INTERVAL = 64
-PROBES = 32
-COARSE = 1 << SPACING_BITS
-
-
-@compiled
-def _visit(
-    table, low, high, offset, threshold, ceiling, limit, ranked, token, count, order, child_low, child_high, scratch
-):
-    """Write a node's children with counts in [threshold, ceiling]; returns (number, whether none is below the threshold).
-
-    Every child of `threshold` or more has a run of at least ceil(threshold / S) in some segment, so probing the multiples
-    of that stride hits it; its runs elsewhere are then looked up. `order` ranks the slots by descending count, then
-    ascending token, and keeps the first `limit`; unranked, slots stay in token order and `limit` is only room. Mutates
-    scratch (int64 [5, S]).
-    """
-    segments = table.shape[0]
-    active = np.int64(0)
-    unseen = np.int64(0)
-    left, at, current, run_low, run_high = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
-    for s in range(segments):
-        left[s] = low[s]
-        if left[s] < high[s]:
-            if high[s] - left[s] <= SMALL_INTERVAL:
-                fetch_codes(table, s, left[s], high[s], 1, offset)
-            left[s] = edge(table, s, left[s], high[s], offset, 1)
-            active += left[s] < high[s]
-            unseen += high[s] - left[s]
-    stride = max(np.int64(1), (threshold + active - 1) // max(active, np.int64(1)))
-    if stride >= COARSE:
-        # Multiples of this are signposts.
-        stride &= -COARSE
-    for s in range(segments):
-        at[s] = (left[s] + stride - 1) // stride * stride
-        if stride > 1:
-            fetch_codes(table, s, at[s], min(high[s], at[s] + PROBES * stride), stride, offset)
-        current[s] = probe(table, s, at[s], high[s], offset)
-    kept = 0
-    while True:
-        smallest = ABOVE_ALL
-        for s in range(segments):
-            smallest = min(smallest, current[s])
-        if smallest == ABOVE_ALL:
-            break
-        total = np.int64(0)
-        if active == 1 and stride > 1:
-            # One segment decides alone, so a run that is too short need not be measured.
-            least = max(threshold, count[order[kept - 1]] + 1) if ranked and kept == limit else threshold
-            short = False
-            for s in range(segments):
-                if current[s] == smallest:
-                    code = code_of(table, s, smallest)
-                    short = is_shorter(table, s, left[s], high[s], offset, at[s], code, least)
-                    if short:
-                        left[s] = at[s] + 1
-                        at[s] = (left[s] + stride - 1) // stride * stride
-                        current[s] = probe(table, s, at[s], high[s], offset)
-            if short:
-                continue
-        for s in range(segments):
-            run_low[s] = 0
-            run_high[s] = 0
-            code = code_of(table, s, smallest) if left[s] < high[s] else np.int64(0)
-            if code == 0:
-                continue
-            if current[s] == smallest:
-                run_low[s] = left[s] if stride == 1 else edge(table, s, left[s], at[s], offset, code)
-                run_high[s] = edge(table, s, at[s] + 1, high[s], offset, code + 1)
-            elif stride > 1:
-                run_low[s] = edge(table, s, left[s], min(at[s], high[s]), offset, code)
-                run_high[s] = edge(table, s, run_low[s], min(at[s], high[s]), offset, code + 1)
-            else:
-                continue
-            left[s] = run_high[s]
-            total += run_high[s] - run_low[s]
-            at[s] = (left[s] + stride - 1) // stride * stride
-            current[s] = probe(table, s, at[s], high[s], offset)
-        if not ranked and kept == limit and total >= threshold:
-            return -1, False
-        if total > ceiling:
-            unseen -= total
-            continue
-        if total < threshold or (ranked and kept == limit and total <= count[order[kept - 1]]):
-            continue
-        unseen -= total
-        if ranked and kept == limit:
-            slot = order[kept - 1]
-            unseen += count[slot]
-            kept -= 1
-        else:
-            slot = kept
-        token[slot] = smallest
-        count[slot] = total
-        child_low[slot] = run_low
-        child_high[slot] = run_high
-        place = kept
-        while ranked and place > 0 and count[order[place - 1]] < total:
-            order[place] = order[place - 1]
-            place -= 1
-        if ranked:
-            order[place] = slot
-        kept += 1
-    return kept, unseen == 0
-
-
-@compiled
-def _continues(table, low, high, offset):
-    for s in range(table.shape[0]):
-        if low[s] < high[s] and code_at(table, s, suffix_start(table, s, high[s] - 1) + offset) != 0:
-            return True
-    return False
+# Nodes up to this count are looked through at once.
+SMALL_NODE = 64
+# The first level is the matches over this often the budget, and every further one this fraction of the last.
+FIRST_LEVEL, NEXT_LEVEL = 4, 4
 
 
 @compiled
@@ -151,10 +43,11 @@ def _place(order, waiting, count, token, depth, parent, new_count, new_token, ne
 def best_first(table, low, high, length, max_depth, budget, tokens, parents, counts, depths):
     """Emit up to `budget` trie nodes below the intervals, best first; returns (number, truncated).
 
-    Mutates the four output rows [budget]. Children are looked up lazily: an emitted node leaves a *rest*, the bound
-    that its children not yet in the frontier cannot exceed. A waiting node is emitted only once no rest could hold a
-    node ahead of it, and the frontier keeps no more nodes than can still be emitted; so the answer is exact, and the long
-    tail of rare children is never walked unless it is needed.
+    Mutates the four output rows [budget]. Children are looked for by *level*, a count: an emitted node puts those that
+    reach it into the frontier and leaves a *rest*, the bound that its other children cannot exceed. A waiting node is
+    emitted only once no rest could hold a node ahead of it or level with it; when none is, the level falls and the rests
+    are looked at again. The frontier keeps no more nodes than can still be emitted, and none is looked for that would
+    come after them. So the answer is exact, and the long tail of rare children is never walked unless it is needed.
     """
     segments = table.shape[0]
     token = np.empty(budget, np.int64)
@@ -171,51 +64,40 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
     child_order = np.empty(budget, np.int64)
     child_low = np.empty((budget, segments), np.int64)
     child_high = np.empty((budget, segments), np.int64)
-    scratch = np.empty((5, segments), np.int64)
-    # Rests, in no order. A rest whose children are all waiting, or can no longer be emitted, has bound 0.
-    rest_bound = np.zeros(budget + 1, np.int64)
-    rest_depth = np.empty(budget + 1, np.int64)
-    rest_row = np.empty(budget + 1, np.int64)
-    rest_low = np.empty((budget + 1, segments), np.int64)
-    rest_high = np.empty((budget + 1, segments), np.int64)
-    rest_low[0] = low
-    rest_high[0] = high
-    rest_depth[0] = 0
-    rest_row[0] = -1
+    scratch = children_scratch(segments)
+    # Row 0 is the root, row r + 1 the emitted node r. bound: no child that has not been in the frontier has a higher count.
+    bound = np.zeros(budget + 1, np.int64)
+    seen = np.zeros((budget + 1, segments), np.int64)
+    whole_low = np.empty((budget + 1, segments), np.int64)
+    whole_high = np.empty((budget + 1, segments), np.int64)
+    whole_low[0] = low
+    whole_high[0] = high
     for s in range(segments):
-        rest_bound[0] += high[s] - low[s]
-    rests, waiting, emitted, truncated = 1, 0, 0, False
+        bound[0] += high[s] - low[s]
+    level = max(np.int64(1), bound[0] // (FIRST_LEVEL * budget))
+    waiting, emitted, first, end = 0, 0, 0, 1
     while emitted < budget:
-        room = budget - emitted
-        r = 0
-        for i in range(1, rests):
-            if rest_bound[i] > rest_bound[r]:
-                r = i
-        bound = rest_bound[r]
-        floor = count[order[room - 1]] if waiting >= room else np.int64(1)
-        if 0 < bound < floor:
-            rest_bound[r] = 0
-            truncated = True
-            continue
-        if bound > 0 and (waiting == 0 or bound >= count[order[0]]):
-            threshold = floor if bound <= SMALL_INTERVAL else max(floor, bound // PROBES)
-            number, whole = _visit(
-                table, rest_low[r], rest_high[r], length + rest_depth[r], threshold, bound, room, True,
+        # Rows first to end are those to look at: the last emitted one, or all of them after the level fell.
+        for r in range(first, end):
+            room = budget - emitted
+            floor = count[order[room - 1]] if waiting >= room else np.int64(1)
+            threshold = floor if bound[r] <= SMALL_NODE else max(floor, level)
+            if bound[r] < threshold:
+                continue
+            below = np.int64(0) if r == 0 else depths[r - 1]
+            number = children(
+                table, whole_low[r], whole_high[r], length + below, threshold, bound[r], room, True,
                 child_token, child_count, child_order, child_low, child_high, scratch,
             )  # fmt: skip
-            rest_bound[r] = 0 if whole or number == room else threshold - 1
-            truncated = truncated or (not whole and rest_bound[r] == 0)
+            bound[r] = threshold - 1 if threshold > floor else 0
             for i in range(number):
                 c = child_order[i]
                 place = _place(
-                    order, waiting, count, token, depth, parent,
-                    child_count[c], child_token[c], rest_depth[r] + 1, rest_row[r],
-                )  # fmt: skip
+                    order, waiting, count, token, depth, parent, child_count[c], child_token[c], below + 1, r - 1
+                )
                 if place >= room:
-                    truncated = True
                     break
                 if waiting == room:
-                    truncated = True
                     waiting -= 1
                     free[waiting] = order[waiting]
                 slot = free[waiting]
@@ -225,13 +107,19 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
                 waiting += 1
                 token[slot] = child_token[c]
                 count[slot] = child_count[c]
-                depth[slot] = rest_depth[r] + 1
-                parent[slot] = rest_row[r]
+                depth[slot] = below + 1
+                parent[slot] = r - 1
                 node_low[slot] = child_low[c]
                 node_high[slot] = child_high[c]
-            continue
-        if waiting == 0:
-            return emitted, truncated
+        if waiting == 0 or count[order[0]] < level:
+            rest = bound[: emitted + 1].max()
+            if rest > 0 and (waiting == 0 or count[order[0]] <= rest):
+                while level > rest:
+                    level = max(np.int64(1), level // NEXT_LEVEL)
+                first, end = 0, emitted + 1
+                continue
+            if waiting == 0:
+                break
         slot = order[0]
         waiting -= 1
         free[waiting] = slot
@@ -241,17 +129,18 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
         parents[emitted] = parent[slot]
         counts[emitted] = count[slot]
         depths[emitted] = depth[slot]
-        if depth[slot] < max_depth and _continues(table, node_low[slot], node_high[slot], length + depth[slot]):
-            rest_low[rests] = node_low[slot]
-            rest_high[rests] = node_high[slot]
-            rest_depth[rests] = depth[slot]
-            rest_row[rests] = emitted
-            rest_bound[rests] = count[slot]
-            rests += 1
         emitted += 1
-    for i in range(rests):
-        truncated = truncated or rest_bound[i] > 0
-    return emitted, truncated
+        for s in range(segments):
+            seen[parent[slot] + 1, s] += node_high[slot, s] - node_low[slot, s]
+            whole_low[emitted, s] = node_low[slot, s]
+            whole_high[emitted, s] = node_high[slot, s]
+        bound[emitted] = count[slot] if depth[slot] < max_depth else 0
+        first, end = emitted, emitted + 1
+    for r in range(emitted + 1):
+        below = np.int64(0) if r == 0 else depths[r - 1]
+        if below < max_depth and has_more(table, whole_low[r], whole_high[r], length + below, seen[r]):
+            return emitted, True
+    return emitted, False
 
 
 @compiled
@@ -262,22 +151,26 @@ def all_above(table, low, high, length, max_depth, threshold, tokens, parents, c
     """
     room = tokens.shape[0]
     unused = np.empty(0, np.int64)
-    scratch = np.empty((5, table.shape[0]), np.int64)
+    scratch = children_scratch(table.shape[0])
+    seen = np.empty(table.shape[0], np.int64)
     emitted, row, whole = 0, -1, True
     while row < emitted:
         depth = np.int64(0) if row < 0 else depths[row]
         if depth < max_depth:
-            number, complete = _visit(
-                table, low if row < 0 else node_low[row], high if row < 0 else node_high[row], length + depth,
-                threshold, ABOVE_ALL, room - emitted, False,
+            here, there = (low, high) if row < 0 else (node_low[row], node_high[row])
+            number = children(
+                table, here, there, length + depth, threshold, ABOVE_ALL, room - emitted, False,
                 tokens[emitted:], counts[emitted:], unused, node_low[emitted:], node_high[emitted:], scratch,
             )  # fmt: skip
             if number < 0:
                 return -1, False
             parents[emitted : emitted + number] = row
             depths[emitted : emitted + number] = depth + 1
+            if whole:
+                for s in range(table.shape[0]):
+                    seen[s] = (node_high[emitted : emitted + number, s] - node_low[emitted : emitted + number, s]).sum()
+                whole = not has_more(table, here, there, length + depth, seen)
             emitted += number
-            whole = whole and complete
         row += 1
     return emitted, whole
 
