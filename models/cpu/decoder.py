@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from models.backend import BackendInfo, KVSlot, KVUsage, PassResult, RowBlock
@@ -44,7 +45,7 @@ class CpuDecoder:
         self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         self._threads = threads or len(os.sched_getaffinity(0))
         self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="draftproof-pass")
-        self._embedding = weights.embedding
+        self._embedding = _table(weights.embedding)
         self._model = ModelBuffers(config, weights)
         cos, sin = config.rope.table(config.context_length)
         self._cos, self._sin = cos.numpy(), sin.numpy()
@@ -78,11 +79,11 @@ class CpuDecoder:
     def forward(self, blocks: Sequence[RowBlock], *, taps: Sequence[str] = ()) -> PassResult:
         tapped = tap_layers(taps, self._config.num_layers)
         spans = plan(self._pool, self.info, blocks)
-        tokens = torch.from_numpy(np.concatenate([span.block.token_ids for span in spans]))
+        tokens = np.concatenate([span.block.token_ids for span in spans])
         positions = np.concatenate([span.block.positions for span in spans])
         hidden, vocab = self._config.hidden_size, self._config.vocab_size
         x = np.zeros((len(tokens), self._model.record.hidden_stride), np.float32)
-        x[:, :hidden] = self._embedding[tokens].float().numpy()
+        x[:, :hidden] = _widened(self._embedding[tokens])
         for span in spans:
             if span.block.inputs is not None:
                 x[span.start : span.stop, :hidden] = span.block.inputs.numpy()
@@ -107,6 +108,25 @@ class CpuDecoder:
         self.forward([RowBlock(slot, zero, zero, np.array([-1]))])
         self.commit(slot, [0])
         self.release(slot)
+
+
+def _table(embedding: torch.Tensor) -> npt.NDArray[np.float32] | npt.NDArray[np.uint16]:
+    """The embedding as numpy sees it: float32, or the bits of bf16.
+
+    Looked up by numpy, because from a few rows on torch would wake its own threads for it, and those then spin beside the
+    pass for milliseconds.
+    """
+    if embedding.dtype == torch.bfloat16:
+        bits: npt.NDArray[np.uint16] = embedding.contiguous().view(torch.int16).numpy().view(np.uint16)
+        return bits
+    return embedding.contiguous().float().numpy()
+
+
+def _widened(rows: npt.NDArray[np.float32] | npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """bf16 is the upper half of float32."""
+    if rows.dtype == np.uint16:
+        return (rows.astype(np.uint32) << 16).view(np.float32)
+    return rows.astype(np.float32, copy=False)
 
 
 def _help(model: Model, work: WorkBuffers, thread: int, threads: int) -> None:

@@ -11,6 +11,7 @@ import torch
 from contracts.errors import InvalidArgument
 from models.backend import RowBlock
 from models.config import read_config
+from models.cpu.decoder import _table, _widened
 from models.load import backend_of, load_backend
 from models.weights import read_weights
 from tests.helpers.tiny_models import tiny_checkpoint
@@ -22,7 +23,7 @@ ROWS = np.arange(4)
 @pytest.mark.parametrize("implementation", ["cpu-llvm", "cpu-torch"])
 def test_embeddings_given_as_rows_are_embeddings(tmp_path: Path, implementation: str) -> None:
     directory = tiny_checkpoint(tmp_path)
-    backend = load_backend(directory, implementation=implementation, kv_budget_tokens=64)  # type: ignore[arg-type]
+    backend = load_backend(directory, implementation=implementation, kv_budget_tokens=128)  # type: ignore[arg-type]
     weights = read_weights(directory, read_config(directory), torch.float32)
     plain, given = backend.allocate(8), backend.allocate(8)
     inputs = weights.embedding[torch.from_numpy(TOKENS)]
@@ -57,3 +58,11 @@ def test_weights_at_hand_make_the_backend_that_their_checkpoint_makes(tmp_path: 
         backend.forward([RowBlock(backend.allocate(8), TOKENS, ROWS, ROWS - 1)]).logits[0] for backend in (made, loaded)
     ]
     assert torch.equal(*logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_embeddings_looked_up_without_torch_are_torchs_bit_for_bit(dtype: torch.dtype) -> None:
+    embedding = torch.randn(50, 7, generator=torch.Generator().manual_seed(3)).to(dtype)
+    rows = _widened(_table(embedding)[np.array([4, 0, 49, 4])])
+    assert rows.dtype == np.float32
+    assert np.array_equal(rows, embedding[torch.tensor([4, 0, 49, 4])].float().numpy())
