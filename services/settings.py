@@ -159,7 +159,7 @@ class RetrieverSettings(ProcessSettings):
     keep_releases: int = Field(3, ge=1, description="releases of an index that stay askable after a swap")
     segment_memory: Literal["mapped", "copied"] = Field(
         "copied",
-        description="copied: segments lie in huge pages of the process; mapped: shared with other processes, slower if large",
+        description="copied: segments lie in huge pages of the process; mapped: shared with other processes, slower",
     )
     retriever_groups: str = Field(
         "", description="names of the groups that share the releases' segments, separated by commas; empty: no groups"
