@@ -56,7 +56,7 @@ class Plan:
     prompts: int
     max_tokens: int
     source_bytes: int
-    copied: bool = False
+    copied: bool = True
 
 
 FULL = Plan(12_000_000, 10_000_000, 10_000_000, (10**5, 10**6, 10**7, 10**8), 4_000, 12, 12, 96, 20 << 20)
@@ -123,12 +123,12 @@ def main() -> None:
     )
     parser.add_argument("--phase", choices=PHASES, action="append", help="only this phase; may be given several times")
     parser.add_argument("--prompts", type=int, help="prompts a task of the drafting phase; default 12, quick 2")
-    parser.add_argument("--copied", action="store_true", help="growth over segments in memory of their own, not mapped")
+    parser.add_argument("--mapped", action="store_true", help="growth over mapped segments, not copied ones")
     parser.add_argument("--json", type=Path, help="where to write the figures as one flat object")
     parser.add_argument("--cache", type=Path, default=Path(".cache"), help="models, indexes and tokenised text")
     arguments = parser.parse_args()
     plan = QUICK if arguments.quick else FULL
-    plan = replace(plan, copied=arguments.copied, prompts=arguments.prompts or plan.prompts)
+    plan = replace(plan, copied=not arguments.mapped, prompts=arguments.prompts or plan.prompts)
     asyncio.run(run(plan, arguments.phase or PHASES, arguments.cache, arguments.json))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.retrieval_corpus import TokenCorpus, contexts, grown
-from benchmarks.retrieval_index import LIMITS, Figures, query_times
+from benchmarks.retrieval_index import LIMITS, Figures, query_times_by_turns
 from retriever.query import SegmentSet
 from retriever.segment_cache import SegmentCache
 from retriever.segment_format import build_segment, segment_digest
@@ -43,32 +44,33 @@ def growth_figures(
     likewise; "no faster than logarithmically" means that the former are at most the latter.
     """
     new = contexts(held_out, queries, LIMITS.max_suffix, seed=1)
-    kinds = {"known": contexts(grown(corpus, sizes[0]).documents(), queries, LIMITS.max_suffix, seed=1), "new": new}
+    known = contexts(grown(corpus, sizes[0]).documents(), queries, LIMITS.max_suffix, seed=1)
     figures: Figures = {"growth_segment_memory": "copied" if copied else "mapped"}
+    opened: dict[str, SegmentSet] = {}
     for size in sizes:
         cut = grown(corpus, size)
         name = f"1e{round(np.log10(size))}"
-        one = _opened(cut, 1, directory, copied=copied)
-        if "found" not in kinds:
-            kinds["found"] = [context for context in new if not one.retrieve(context, LIMITS).miss]
-        for kind, asked in kinds.items():
-            figures |= _at(one, asked, f"{kind}_{name}")
+        opened[name] = _built_and_opened(cut, 1, directory, figures, name, copied=copied)
         figures[f"unique_share_{name}"] = cut.unique_share
-        figures[f"bytes_per_token_{name}"] = one.resident_bytes / one.tokens
-    for kind in kinds:
-        for percentile in ("p50", "p99"):
-            first, last = (f"query_{percentile}_us_{kind}_1e{round(np.log10(size))}" for size in (sizes[0], sizes[-1]))
-            figures[f"growth_{kind}_{percentile}"] = float(figures[last]) / float(figures[first])
+        figures[f"bytes_per_token_{name}"] = opened[name].resident_bytes / opened[name].tokens
+    first, last = next(iter(opened)), name
+    cut_up = f"{last}_in_{AIMED_SEGMENTS}"
+    opened[cut_up] = _built_and_opened(cut, AIMED_SEGMENTS, directory, figures, cut_up, copied=copied)
+    figures["growth_huge_page_share"] = _huge_page_share()
+    found = [context for context in new if not opened[first].retrieve(context, LIMITS).miss]
+    figures["growth_found_contexts"] = len(found)
     figures["growth_log"] = float(np.log(sizes[-1]) / np.log(sizes[0]))
-    figures["growth_found_contexts"] = len(kinds["found"])
-    several = _opened(grown(corpus, sizes[-1]), AIMED_SEGMENTS, directory, copied=copied)
-    for kind, asked in kinds.items():
-        figures |= _at(several, asked, f"{kind}_{name}_in_{AIMED_SEGMENTS}")
+    for kind, asked in {"known": known, "found": found, "new": new}.items():
+        times = query_times_by_turns(opened, asked)
+        for name, segments in opened.items():
+            figures |= _at(segments, asked, times[name], f"{kind}_{name}")
+        for percentile in (50, 99):
+            at = {name: float(np.percentile(times[name], percentile)) for name in opened}
+            figures[f"growth_{kind}_p{percentile}"] = at[last] / at[first]
     return figures
 
 
-def _at(segments: SegmentSet, asked: Sequence[NDArray[np.int64]], name: str) -> Figures:
-    times = query_times(segments, asked)
+def _at(segments: SegmentSet, asked: Sequence[NDArray[np.int64]], times: NDArray[np.float64], name: str) -> Figures:
     found = [segments.retrieve(context, LIMITS) for context in asked]
     return {
         f"query_p50_us_{name}": float(np.percentile(times, 50)),
@@ -80,8 +82,17 @@ def _at(segments: SegmentSet, asked: Sequence[NDArray[np.int64]], name: str) -> 
     }
 
 
-def _opened(corpus: TokenCorpus, parts: int, directory: Path, *, copied: bool) -> SegmentSet:
-    """The corpus in `parts` segments, built where an earlier run has not left them."""
+def _huge_page_share() -> float:
+    """How much of this process's own memory lies in huge pages, by the kernel's account."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines[1:]}
+    return kib["AnonHugePages"] / kib["Anonymous"]
+
+
+def _built_and_opened(
+    corpus: TokenCorpus, parts: int, directory: Path, figures: Figures, name: str, *, copied: bool
+) -> SegmentSet:
+    """The corpus in `parts` segments, built where an earlier run has not left them; figures get how long opening took."""
     cache = SegmentCache(directory, copied=copied)
     text = hashlib.sha256(corpus.tokens.tobytes() + corpus.ends.tobytes()).hexdigest()
     note = directory / f"growth-{text[:16]}-{parts}.json"
@@ -95,5 +106,7 @@ def _opened(corpus: TokenCorpus, parts: int, directory: Path, *, copied: bool) -
             digests.append(segment_digest(data))
             cache.put(digests[-1], [data])
         note.write_text(json.dumps(digests))
+    started = time.perf_counter()
     opened = [cache.open(digest) for digest in digests]
+    figures[f"open_s_{name}"] = time.perf_counter() - started
     return SegmentSet([segment for segment in opened if segment is not None])

@@ -16,7 +16,7 @@ from retriever.kernel_table import ABOVE_ALL, code_of, compiled
 # Nodes up to this count are looked through at once.
 SMALL_NODE = 64
 # The first level is the matches over this often the budget, and every further one this fraction of the last.
-FIRST_LEVEL, NEXT_LEVEL = 4, 4
+FIRST_LEVEL, NEXT_LEVEL = 4, 2
 
 
 @compiled

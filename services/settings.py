@@ -158,8 +158,8 @@ class RetrieverSettings(ProcessSettings):
     indexes: str = Field("", description="names of the indexes to serve, separated by commas; empty: all")
     keep_releases: int = Field(3, ge=1, description="releases of an index that stay askable after a swap")
     segment_memory: Literal["mapped", "copied"] = Field(
-        "mapped",
-        description="mapped: segments share the page cache with other processes; copied: own huge pages, faster where large",
+        "copied",
+        description="copied: segments lie in huge pages of the process; mapped: shared with other processes, slower",
     )
     retriever_groups: str = Field(
         "", description="names of the groups that share the releases' segments, separated by commas; empty: no groups"
