@@ -44,7 +44,8 @@ PHASES = ("index", "growth", "serve", "draft")
 @dataclass(frozen=True)
 class Plan:
     """How much to run. corpus: real tokens to gather, the twentieth held out for queries included. served: tokens of the
-    index that is asked over gRPC. copied: segments of the growth phase are copied, not mapped.
+    index that is asked over gRPC. copied: segments of the growth phase are copied, not mapped. task: the only one of the
+    drafting phase.
     """
 
     corpus: int
@@ -57,6 +58,7 @@ class Plan:
     max_tokens: int
     source_bytes: int
     copied: bool = True
+    task: str | None = None
 
 
 FULL = Plan(12_000_000, 10_000_000, 10_000_000, (10**5, 10**6, 10**7, 10**8), 4_000, 12, 12, 96, 20 << 20)
@@ -107,7 +109,8 @@ async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None)
                 progress.advance(task)
             if "draft" in phases:
                 async with with_fixed_budget(on) as fixed:
-                    for job in (humaneval(plan.prompts, plan.source_bytes), gsm8k(plan.prompts, folder(cache))):
+                    jobs = (humaneval(plan.prompts, plan.source_bytes), gsm8k(plan.prompts, folder(cache)))
+                    for job in (job for job in jobs if plan.task in (None, job.name)):
                         progress.update(task, description=f"draft {job.name}")
                         figures |= await drafting_figures(on, fixed, job, cache, plan.max_tokens, NAMESPACE)
                         write(figures, path, console, "Retrieval")
@@ -123,12 +126,13 @@ def main() -> None:
     )
     parser.add_argument("--phase", choices=PHASES, action="append", help="only this phase; may be given several times")
     parser.add_argument("--prompts", type=int, help="prompts a task of the drafting phase; default 12, quick 2")
+    parser.add_argument("--task", choices=("humaneval", "gsm8k"), help="only this task of the drafting phase")
     parser.add_argument("--mapped", action="store_true", help="growth over mapped segments, not copied ones")
     parser.add_argument("--json", type=Path, help="where to write the figures as one flat object")
     parser.add_argument("--cache", type=Path, default=Path(".cache"), help="models, indexes and tokenised text")
     arguments = parser.parse_args()
     plan = QUICK if arguments.quick else FULL
-    plan = replace(plan, copied=not arguments.mapped, prompts=arguments.prompts or plan.prompts)
+    plan = replace(plan, copied=not arguments.mapped, prompts=arguments.prompts or plan.prompts, task=arguments.task)
     asyncio.run(run(plan, arguments.phase or PHASES, arguments.cache, arguments.json))
 
 
