@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,8 @@ from services.clients.retriever import RetrieverClient
 
 INDEX = "swapped"
 CLIENTS = 8
+# Queries that name the release of one description, as a request's rounds do.
+QUERIES = 20
 _MARKER = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
@@ -27,6 +30,7 @@ class _Load:
     answers: int = 0
     failed: int = 0
     mixed: int = 0
+    why: str = ""
     running: bool = True
 
 
@@ -50,23 +54,28 @@ async def _ask(endpoint: str, numbers: dict[str, int], load: _Load) -> None:
     while load.running:
         try:
             (index,) = [found for found in await client.describe() if found.index == INDEX]
-            for _ in range(20):
+            for _ in range(QUERIES):
                 found = await client.retrieve(RetrievalQuery(INDEX, index.release, suffix, 8, 1, 4, 16))
                 load.answers += 1
                 load.mixed += found.release != index.release or found.tokens.tolist() != [numbers[index.release]]
-        except Exception:
+        except Exception as error:
             load.failed += 1
+            load.why = f"{type(error).__name__}: {error}"
     await client.close()
 
 
 async def swap_figures(endpoint: str, redis_url: str, namespace: str, text: NDArray[np.generic], swaps: int) -> Figures:
-    """`swaps` publications with CLIENTS clients asking meanwhile; counts of failed and of mixed answers."""
+    """`swaps` publications with CLIENTS clients asking meanwhile; counts of failed and of mixed answers.
+
+    The next release is published once the clients have had as many answers as all of them ask of one release.
+    """
     store = RedisStore(redis_url, namespace=namespace)
     shared = segment_bytes(segment_from_documents([text[text > max(_MARKER)]]))
     entry = SegmentEntry(segment_digest(shared), len(shared), int((text > max(_MARKER)).sum()))
     numbers: dict[str, int] = {}
     load = _Load()
     asking: list[asyncio.Task[None]] = []
+    started = time.perf_counter()
     try:
         for number in range(100, 101 + swaps):
             release, own = _release(entry, number)
@@ -75,7 +84,12 @@ async def swap_figures(endpoint: str, redis_url: str, namespace: str, text: NDAr
             await asyncio.to_thread(_publish, store, release, [shared, own])
             await until_served(endpoint, release.release_id)
             asking = asking or [asyncio.create_task(_ask(endpoint, numbers, load)) for _ in range(CLIENTS)]
+            # A retriever keeps a few releases, so no request may outlast that many swaps.
+            enough = load.answers + load.failed + CLIENTS * QUERIES
+            while load.answers + load.failed < enough:
+                await asyncio.sleep(0.005)
         load.running = False
+        seconds = time.perf_counter() - started
         await asyncio.gather(*asking)
         store.collect(0, 1)
     finally:
@@ -84,5 +98,7 @@ async def swap_figures(endpoint: str, redis_url: str, namespace: str, text: NDAr
         "swaps": swaps,
         "swap_answers": load.answers,
         "swap_failed_answers": load.failed,
+        "swap_last_failure": load.why,
+        "swap_seconds": seconds,
         "swap_mixed_answers": load.mixed,
     }
