@@ -49,7 +49,10 @@ async def test_the_text_does_not_depend_on_the_speculation(client: GenerateClien
     for sources in (("prompt_lookup",), ("retrieval",), ("prompt_lookup", "retrieval")):
         ids, text, final = await generate(client, replace(request_, sources=sources))
         assert (ids, text) == (off_ids, off_text)
-        assert final.usage == replace(off.usage, proposed=final.usage.proposed, accepted=final.usage.accepted)
+        drafted = {name: getattr(final.usage, name) for name in ("proposed", "accepted", "cached")}
+        assert final.usage == replace(off.usage, **drafted)
+        # The request before had the same prompt, whose KV stands there still.
+        assert final.usage.cached == final.usage.prompt - 1
         assert set(final.certificate.ledger.proposed_by) <= set(sources)
         assert not final.certificate.absent
 
