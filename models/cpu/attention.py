@@ -14,9 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from models.cpu.jit import LANES, get, get_int, jit, put
-from models.cpu.matmul import tile_count
 from models.cpu.storage import PAGE_ROWS
-from models.cpu.tile import CONTINUE, PANEL, STORE, tile
+from models.cpu.tile import CONTINUE, PANEL, STORE, tile, tile_count
 from models.cpu.vector import divide, exponentiate, row_max
 
 # Bytes by which the sweep over the values asks for memory in advance.

@@ -18,7 +18,7 @@ from models.cpu.records import Model, Work
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER
 from models.cpu.storage import PagedStorage
 from models.cpu.sync import COUNTER_STRIDE
-from models.cpu.tile import MAX_TILE_PANELS, MAX_TILE_ROWS, PANEL, tile_entry
+from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS, PANEL, tile_entry
 from models.passes import Span
 from models.weights import DecoderWeights
 
@@ -124,7 +124,7 @@ class WorkBuffers:
             score_stride=score_stride,
             lines=lines,
             out=keep(_floats(threads, lines, model.head_stride)),
-            gates=keep(_floats(threads, MAX_TILE_ROWS, MAX_TILE_PANELS * PANEL)),
+            gates=keep(_floats(threads, MAX_TILE_ROWS, MAX_SCRATCH_PANELS * PANEL)),
             tap_count=len(tap_layers),
             tap_layers=keep(np.array(tap_layers, np.int64)),
             taps=keep(self.taps),

@@ -15,7 +15,7 @@ from models.cpu.packing import panels
 from models.cpu.records import Model, Work
 from models.cpu.storage import PagedStorage
 from models.cpu.sync import COUNTER_STRIDE
-from models.cpu.tile import MAX_TILE_PANELS, MAX_TILE_ROWS, PANEL
+from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS, PANEL
 from models.kv import Slot
 
 Floats = npt.NDArray[np.float32]
@@ -61,7 +61,7 @@ class LevelBuffers:
             zeros(rows, model.inner_stride),
             zeros(threads, lines, stride),
             zeros(threads, lines, model.head_stride),
-            zeros(threads, MAX_TILE_ROWS, MAX_TILE_PANELS * PANEL),
+            zeros(threads, MAX_TILE_ROWS, MAX_SCRATCH_PANELS * PANEL),
             zeros(wanted, hidden),
             zeros(threads, model.vocab_stride),
             zeros(wanted, ranked),

@@ -68,7 +68,7 @@ class Work(NamedTuple):
     score_stride: int
     lines: int  # rows of a group * query heads per kv head
     out: int  # [threads, lines, head_stride]
-    gates: int  # [threads, 6, 64]
+    gates: int  # [threads, 6, 96]
     tap_count: int
     tap_layers: int  # int64 [tap_count]
     taps: int  # [tap_count, rows, hidden]

@@ -9,7 +9,7 @@ from models.cpu.heads import prepare_row
 from models.cpu.jit import get_int, jit, jit_entry
 from models.cpu.matmul import multiply, multiply_gated
 from models.cpu.sync import claim, finish, wait
-from models.cpu.tile import ADD, MAX_TILE_PANELS, MAX_TILE_ROWS, PANEL, STORE
+from models.cpu.tile import ADD, MAX_SCRATCH_PANELS, MAX_TILE_ROWS, PANEL, STORE
 from models.cpu.vector import copy_vectors, scale, sum_of_squares
 
 PHASES_PER_LAYER = 8
@@ -21,7 +21,7 @@ def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
     """One thread's part of the pass; the pass is complete when any thread returns. See models.cpu.records."""
     rows, counters, phases = work.rows, work.counters, work.phases
     hidden, width, bf16 = model.hidden_stride, model.heads * model.head_dim, model.bf16
-    scratch = work.gates + 4 * thread * MAX_TILE_ROWS * MAX_TILE_PANELS * PANEL
+    scratch = work.gates + 4 * thread * MAX_TILE_ROWS * MAX_SCRATCH_PANELS * PANEL
     # Each product appears once below: whatever is inlined here twice is compiled twice.
     for step in range(4 * model.layers + 1):
         layer, part = step // 4, step % 4

@@ -1,8 +1,9 @@
 """The matrix kernel: 1 to 6 rows by 16 outputs, the depth summed in order, weights converted in registers.
 
-Twelve accumulators, two weight vectors and one broadcast fill the sixteen registers of AVX2. One or two rows leave most of
-them free and wait for memory, so they may take four or two panels side by side: a core reads several streams faster than
-one, and more chains of sums hide the latency of each. Each output is one chain of
+Twelve accumulators, two weight vectors and one broadcast fill the sixteen registers of AVX2, and twelve chains of sums hide
+the latency of each. One or two rows leave most registers free and wait for memory, so they may take four or two panels side
+by side: a core reads several streams faster than one. Three or four rows have too few chains in one panel, so they may take
+three panels in two sweeps, each over one panel and a half: eight rows are two such tiles. Each output is one chain of
 fused multiply-adds over the depth, whatever the number of rows in the tile: so a row's result does not depend on how
 many rows run beside it.
 
@@ -19,9 +20,7 @@ from numba.core import types
 
 from models.cpu.jit import (
     F32,
-    I32,
     I64,
-    INT_VECTOR,
     LANES,
     VECTOR,
     VOID,
@@ -32,10 +31,13 @@ from models.cpu.jit import (
     link,
     vector_intrinsic,
 )
+from models.cpu.tile_parts import broadcast, load_weights, loop, prefetch
 
 PANEL = 2 * LANES
 MAX_TILE_ROWS = 6
 MAX_TILE_PANELS = 4
+# Panels whose sums a gated product keeps until gates and ups are both there.
+MAX_SCRATCH_PANELS = 6
 
 # Steps of the depth a turn of the loop: fewer branches and counters beside the products.
 _UNROLLED = 4
@@ -46,13 +48,31 @@ STORE, ADD, CONTINUE = 0, 1, 2
 _TILE = (I64,) * 9
 
 # (rows, panels) of the tiles there are.
-_SHAPES = [(rows, 1) for rows in range(1, MAX_TILE_ROWS + 1)] + [(1, 4), (2, 2)]
+_SHAPES = [(rows, 1) for rows in range(1, MAX_TILE_ROWS + 1)] + [(1, 4), (2, 2), (3, 3), (4, 3)]
+
+
+@jit
+def tile_count(rows):  # type: ignore[no-untyped-def]
+    """Tiles that cover `rows` rows; tile i has rows (rows * i) // count up to (rows * (i + 1)) // count, evenly cut."""
+    return (rows + MAX_TILE_ROWS - 1) // MAX_TILE_ROWS
 
 
 @jit
 def tile_panels(rows):  # type: ignore[no-untyped-def]
-    """Panels the tile of that many rows may take at once; it may always take one."""
-    return MAX_TILE_PANELS // rows if 0 < rows <= 2 else 1
+    """Panels that all tiles of `rows` rows take best at once; they may always take one.
+
+    A single tile of three or four rows waits for memory, where the order of one panel after the other is better.
+    """
+    if 0 < rows <= 2:
+        return MAX_TILE_PANELS // rows
+    tiles = tile_count(rows)
+    return 3 if tiles > 1 and 3 * tiles <= rows <= 4 * tiles else 1
+
+
+@jit
+def tile_sweeps(panels):  # type: ignore[no-untyped-def]
+    """How often a tile of that many panels goes through the depth."""
+    return 2 if panels == 3 else 1
 
 
 @declare
@@ -141,6 +161,10 @@ def _dispatch(builder: ir.IRBuilder, rows: Any, panels: Any, packed: Any, *rest:
 
 
 def _tile_body(rows: int, panels: int, bf16: bool) -> Any:
+    halves = [(panel, half) for panel in range(panels) for half in (0, 1)]
+    # As `tile_sweeps` says.
+    width = len(halves) // 2 if panels == 3 else len(halves)
+
     def build(
         builder: ir.IRBuilder,
         mode: Any,
@@ -153,112 +177,103 @@ def _tile_body(rows: int, panels: int, bf16: bool) -> Any:
         ahead: Any,
         pace: Any,
     ) -> None:
-        fma = vector_intrinsic(builder.module, "fma", 3)
-        float_pointer, vector_pointer = F32.as_pointer(), VECTOR.as_pointer()
-        outputs = []
-        inputs = []
-        for row in range(rows):
-            base = builder.inttoptr(builder.add(c, builder.mul(ldc, I64(4 * row))), float_pointer)
-            places = [builder.gep(base, [I64(half * LANES)]) for half in range(2 * panels)]
-            outputs += [builder.bitcast(place, vector_pointer) for place in places]
-            inputs.append(builder.inttoptr(builder.add(a, builder.mul(lda, I64(4 * row))), float_pointer))
+        inputs = [
+            builder.inttoptr(builder.add(a, builder.mul(lda, I64(4 * row))), F32.as_pointer()) for row in range(rows)
+        ]
         panel_bytes = builder.mul(depth, I64(PANEL * (2 if bf16 else 4)))
         starts = [builder.mul(panel_bytes, I64(panel)) for panel in range(panels)]
-        zero = ir.Constant(VECTOR, [0.0] * LANES)
-        entry = builder.block
-        resume, head, store, add, end = (
-            builder.append_basic_block(name) for name in ("resume", "head", "store", "add", "end")
-        )
-        builder.cbranch(builder.icmp_signed("==", mode, I64(CONTINUE)), resume, head)
-        builder.position_at_end(resume)
-        started = [builder.load(output, align=4) for output in outputs]
-        builder.branch(head)
-
-        builder.position_at_end(head)
-        first = [builder.phi(VECTOR) for _ in outputs]
-        for phi, start in zip(first, started, strict=True):
-            phi.add_incoming(zero, entry)
-            phi.add_incoming(start, resume)
-
-        def steps(count: int) -> Any:
-            def body(k: Any, sums: list[Any]) -> list[Any]:
-                for step in range(count):
-                    at = builder.add(k, I64(step))
-                    weights = []
-                    for start in starts:
-                        weights += _load_weights(builder, builder.add(w, start), at, bf16)
-                        if step % (2 if bf16 else 1) == 0:
-                            _prefetch(builder, builder.add(builder.add(ahead, start), builder.mul(at, pace)))
-                    updated: list[Any] = []
-                    for row in range(rows):
-                        spread = _broadcast(builder, builder.load(builder.gep(inputs[row], [at]), align=4))
-                        chains = sums[len(updated) : len(updated) + len(weights)]
-                        updated += [builder.call(fma, [spread, *pair]) for pair in zip(weights, chains, strict=True)]
-                    sums = updated
-                return sums
-
-            return body
-
-        whole = builder.and_(depth, I64(-_UNROLLED))
-        sums = _loop(builder, I64(0), whole, _UNROLLED, first, steps(_UNROLLED))
-        sums = _loop(builder, whole, depth, 1, sums, steps(1))
-        builder.cbranch(builder.icmp_signed("==", mode, I64(ADD)), add, store)
-        builder.position_at_end(add)
-        for output, value in zip(outputs, sums, strict=True):
-            builder.store(builder.fadd(builder.load(output, align=4), value), output, align=4)
-        builder.branch(end)
-        builder.position_at_end(store)
-        for output, value in zip(outputs, sums, strict=True):
-            builder.store(value, output, align=4)
-        builder.branch(end)
-        builder.position_at_end(end)
+        for first in range(0, len(halves), width):
+            swept = halves[first : first + width]
+            outputs = [
+                builder.inttoptr(
+                    builder.add(c, builder.add(builder.mul(ldc, I64(4 * row)), I64(4 * LANES * (2 * panel + half)))),
+                    VECTOR.as_pointer(),
+                )
+                for row in range(rows)
+                for panel, half in swept
+            ]
+            # A sweep over whole panels asks for memory beside each of them, sweeps over parts of them in turn.
+            asked = starts if width == len(halves) else [builder.mul(builder.mul(depth, pace), I64(first // width))]
+            _sweep(
+                builder,
+                mode,
+                inputs,
+                w,
+                starts,
+                swept,
+                depth,
+                outputs,
+                [builder.add(ahead, x) for x in asked],
+                pace,
+                bf16,
+            )
         builder.ret_void()
 
     return build
 
 
-def _loop(builder: ir.IRBuilder, start: Any, stop: Any, step: int, sums: list[Any], body: Any) -> list[Any]:
-    """Fold `body(k, sums)` over k = start, start + step, ... < stop."""
-    before = builder.block
-    head, turn, after = (builder.append_basic_block(name) for name in ("loop", "turn", "after"))
+def _sweep(
+    builder: ir.IRBuilder,
+    mode: Any,
+    inputs: list[Any],
+    w: Any,
+    starts: list[Any],
+    swept: list[tuple[int, int]],
+    depth: Any,
+    outputs: list[Any],
+    aheads: list[Any],
+    pace: Any,
+    bf16: bool,
+) -> None:
+    """One turn through the depth for the halves `swept` of panels, all rows: outputs [row][half]."""
+    fma = vector_intrinsic(builder.module, "fma", 3)
+    zero = ir.Constant(VECTOR, [0.0] * LANES)
+    entry = builder.block
+    resume, head, store, add, end = (
+        builder.append_basic_block(name) for name in ("resume", "head", "store", "add", "end")
+    )
+    builder.cbranch(builder.icmp_signed("==", mode, I64(CONTINUE)), resume, head)
+    builder.position_at_end(resume)
+    started = [builder.load(output, align=4) for output in outputs]
     builder.branch(head)
+
     builder.position_at_end(head)
-    k = builder.phi(I64)
-    folded = [builder.phi(VECTOR) for _ in sums]
-    builder.cbranch(builder.icmp_signed("<", k, stop), turn, after)
-    builder.position_at_end(turn)
-    made = body(k, folded)
-    k.add_incoming(start, before)
-    k.add_incoming(builder.add(k, I64(step)), turn)
-    for phi, value, following in zip(folded, sums, made, strict=True):
-        phi.add_incoming(value, before)
-        phi.add_incoming(following, turn)
-    builder.branch(head)
-    builder.position_at_end(after)
-    return folded
+    first = [builder.phi(VECTOR) for _ in outputs]
+    for phi, start in zip(first, started, strict=True):
+        phi.add_incoming(zero, entry)
+        phi.add_incoming(start, resume)
 
+    def steps(count: int) -> Any:
+        def body(k: Any, sums: list[Any]) -> list[Any]:
+            for step in range(count):
+                at = builder.add(k, I64(step))
+                weights = []
+                for panel in sorted({panel for panel, _ in swept}):
+                    pair = load_weights(builder, builder.add(w, starts[panel]), at, bf16)
+                    weights += [pair[half] for half in (0, 1) if (panel, half) in swept]
+                if step % (2 if bf16 else 1) == 0:
+                    for ahead in aheads:
+                        prefetch(builder, builder.add(ahead, builder.mul(at, pace)))
+                updated: list[Any] = []
+                for row in inputs:
+                    spread = broadcast(builder, builder.load(builder.gep(row, [at]), align=4))
+                    chains = sums[len(updated) : len(updated) + len(weights)]
+                    updated += [builder.call(fma, [spread, *pair]) for pair in zip(weights, chains, strict=True)]
+                sums = updated
+            return sums
 
-def _load_weights(builder: ir.IRBuilder, w: Any, k: Any, bf16: bool) -> list[Any]:
-    if not bf16:
-        base = builder.inttoptr(builder.add(w, builder.shl(k, I64(6))), VECTOR.as_pointer())
-        return [builder.load(builder.gep(base, [I64(half)]), align=4) for half in (0, 1)]
-    words = builder.load(builder.inttoptr(builder.add(w, builder.shl(k, I64(5))), INT_VECTOR.as_pointer()), align=4)
-    low = builder.shl(words, ir.Constant(INT_VECTOR, [16] * LANES))
-    high = builder.and_(words, ir.Constant(INT_VECTOR, [0xFFFF0000] * LANES))
-    return [builder.bitcast(half, VECTOR) for half in (low, high)]
+        return body
 
-
-def _prefetch(builder: ir.IRBuilder, place: Any) -> None:
-    """Start reading the line at an address into all caches."""
-    pointer = ir.PointerType()
-    kind = ir.FunctionType(VOID, [pointer, I32, I32, I32])
-    name = "llvm.prefetch.p0"
-    read, keep, data = I32(0), I32(3), I32(1)
-    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-    builder.call(function, [builder.inttoptr(place, pointer), read, keep, data])
-
-
-def _broadcast(builder: ir.IRBuilder, scalar: Any) -> Any:
-    single = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), scalar, I32(0))
-    lanes = ir.Constant(ir.VectorType(I32, LANES), [0] * LANES)
-    return builder.shuffle_vector(single, ir.Constant(VECTOR, ir.Undefined), lanes)
+    whole = builder.and_(depth, I64(-_UNROLLED))
+    sums = loop(builder, I64(0), whole, _UNROLLED, first, steps(_UNROLLED))
+    sums = loop(builder, whole, depth, 1, sums, steps(1))
+    builder.cbranch(builder.icmp_signed("==", mode, I64(ADD)), add, store)
+    builder.position_at_end(add)
+    for output, value in zip(outputs, sums, strict=True):
+        builder.store(builder.fadd(builder.load(output, align=4), value), output, align=4)
+    builder.branch(end)
+    builder.position_at_end(store)
+    for output, value in zip(outputs, sums, strict=True):
+        builder.store(value, output, align=4)
+    builder.branch(end)
+    builder.position_at_end(end)

@@ -12,7 +12,7 @@ import pytest
 from models.cpu.jit import jit_entry
 from models.cpu.matmul import block_count, multiply, multiply_gated
 from models.cpu.sync import COUNTER_STRIDE
-from models.cpu.tile import ADD, MAX_TILE_PANELS, MAX_TILE_ROWS, PANEL, STORE, tile_entry
+from models.cpu.tile import ADD, MAX_SCRATCH_PANELS, MAX_TILE_ROWS, PANEL, STORE, tile_entry
 
 Floats = npt.NDArray[np.float32]
 
@@ -54,7 +54,7 @@ def _product(a: Floats, w: Floats, c: Floats, mode: int, threads: int = 1, start
 
 def _gated(a: Floats, w: Floats, threads: int = 1, start: int = 0) -> Floats:
     c = np.full((len(a), OUTPUTS), np.nan, np.float32)
-    scratch = np.empty((threads, MAX_TILE_ROWS, MAX_TILE_PANELS * PANEL), np.float32)
+    scratch = np.empty((threads, MAX_TILE_ROWS, MAX_SCRATCH_PANELS * PANEL), np.float32)
     entry, places = tile_entry(), (a.ctypes.data, w.ctypes.data, c.ctypes.data)
 
     def part(counters: int, thread: int) -> object:
@@ -86,3 +86,22 @@ def test_rows_of_several_blocks_have_the_bits_of_rows_alone(rows: int, threads: 
     exact = a.astype(np.float64) @ gate.T.astype(np.float64)
     assert np.abs(stored - exact).max() < 1e-4
     assert np.abs(gated - exact / (1 + np.exp(-exact)) * (a.astype(np.float64) @ up.T)).max() < 1e-3
+
+
+@pytest.mark.parametrize("rows", range(1, 15))
+def test_tiles_of_every_height_have_the_bits_of_rows_alone(rows: int) -> None:
+    """Seven and eight rows take three panels at once, one and two rows four and two; here some panels are left over."""
+    rng = np.random.default_rng(rows)
+    a = rng.standard_normal((rows, DEPTH), np.float32)
+    gate, up = (rng.standard_normal((OUTPUTS, DEPTH), np.float32) for _ in range(2))
+    before = rng.standard_normal((rows, OUTPUTS), np.float32)
+    stored, added = np.full_like(before, np.nan), before.copy()
+    _product(a, _panels(gate), stored, STORE)
+    _product(a, _panels(gate), added, ADD)
+    gated = _gated(a, _alternating(gate, up))
+    for row in range(rows):
+        one, alone = a[row : row + 1], np.empty((1, OUTPUTS), np.float32)
+        _product(one, _panels(gate), alone, STORE)
+        assert np.array_equal(stored[row : row + 1], alone)
+        assert np.array_equal(added[row : row + 1], before[row : row + 1] + alone)
+        assert np.array_equal(gated[row : row + 1], _gated(one, _alternating(gate, up)))
