@@ -13,7 +13,7 @@ from opentelemetry.trace import Tracer
 from contracts.ports import ProposerPort, RetrieverPort, Tokenizer, VerifierPort
 from contracts.receipt import FinishReason
 from orchestrator import telemetry_names as names
-from orchestrator.budget.adaptive import Experience
+from orchestrator.budget.experience import Experience
 from orchestrator.catalogue import Catalogue
 from orchestrator.events import GenerateEvent
 from orchestrator.metrics import Metrics

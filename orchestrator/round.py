@@ -90,7 +90,7 @@ class Round:
         packing = time.perf_counter()
         with self.spans.pack():
             merged = merge_by_full_prefix(gathered.proposals, budget=session.manifest.node_budget)
-            choice = self.budget.choose(merged, gathered.proposals, gathered.wall_us)
+            choice = self.budget.choose(merged, gathered.proposals)
             graph = choice.graph
             bind(session.admitted.capability, graph)
             request = VerifyRequest(manifest, graph, payload_digest(manifest, graph), session.round_id - 1)
@@ -150,7 +150,9 @@ class Round:
                     names.BUDGET_OFFERED: choice.offered,
                     names.BUDGET_EXPECTED_TOKENS: choice.expected_tokens,
                     names.BUDGET_EXPECTED_US: choice.expected_us,
-                    names.BUDGET_ROW_US: choice.row_us,
+                    names.BUDGET_ROWS_US: choice.rows_us,
+                    names.BUDGET_IDLE_US: choice.idle_us,
+                    names.BUDGET_SESSIONS: choice.sessions,
                 }
             )
             set_ledger(span, ledger)

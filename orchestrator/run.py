@@ -11,8 +11,9 @@ from contracts.ledger import RoundLedger, sum_ledgers
 from contracts.ports import Tokenizer
 from contracts.receipt import FinishReason
 from orchestrator.admission import Admitted, admit_request
-from orchestrator.budget.adaptive import AdaptiveBudget, Experience
+from orchestrator.budget.adaptive import AdaptiveBudget
 from orchestrator.budget.base import FixedBudget
+from orchestrator.budget.experience import Experience
 from orchestrator.events import Certificate, Chunk, Final, RoundInfo, Usage
 from orchestrator.gather import Gatherer
 from orchestrator.metrics import Metrics

@@ -14,15 +14,18 @@ from contracts.receipt import Receipt
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a round verifies of `offered` candidates, and what was thought: tokens it will publish, microseconds of target
-    time, microseconds that a candidate costs. Zeros where nothing was thought.
+    """What a round verifies of `offered` candidates, and what was thought: tokens it will publish, microseconds of the
+    target's time that it will take, how much of that for the candidates and how much without a pass, and sessions that share
+    the pass. Zeros where nothing was thought.
     """
 
     graph: CandidateGraph
     offered: int
     expected_tokens: float = 0.0
     expected_us: float = 0.0
-    row_us: float = 0.0
+    rows_us: float = 0.0
+    idle_us: float = 0.0
+    sessions: float = 0.0
 
 
 class Budget(Protocol):
@@ -32,8 +35,8 @@ class Budget(Protocol):
         """Whether the round that comes asks the source."""
         ...
 
-    def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal], wait_us: float) -> Choice:
-        """What of the merged offers is verified. wait_us: what gathering them took."""
+    def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal]) -> Choice:
+        """What of the merged offers is verified."""
         ...
 
     def learn(self, choice: Choice, receipt: Receipt, ledger: RoundLedger, waits_us: Mapping[str, float]) -> None:
@@ -47,7 +50,7 @@ class FixedBudget:
     def asked(self, source: str) -> bool:
         return True
 
-    def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal], wait_us: float) -> Choice:
+    def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal]) -> Choice:
         return Choice(graph, len(graph))
 
     def learn(self, choice: Choice, receipt: Receipt, ledger: RoundLedger, waits_us: Mapping[str, float]) -> None:

@@ -1,47 +1,116 @@
-"""How long a target pass takes by its rows, as the receipts report it at the present load."""
+"""How long a target pass takes by its rows, as the receipts report it: a level that moves, and a shape that stays.
+
+Passes are neither flat in their rows nor a line: kernels work in tiles, so a row more may cost nothing or a step. And on a
+machine that others use, all passes are half as long again for a while, or one takes five times as long. So what is learned
+of a row count is its time over the level of the moment, which every pass moves a little; where a row count was hardly
+seen, a line through the others stands in.
+"""
 
 from __future__ import annotations
 
-MEMORY = 64.0
+import math
+from bisect import bisect_right
+
+# Row counts that are told apart: each up to 16, then ever coarser.
+_KNOTS: tuple[int, ...] = (*range(1, 17), *range(20, 33, 4), *range(40, 65, 8), 96, 128, 192, 256, 384, 512)
+_LEVEL_SHARE = 1.0 / 8.0
+# Of a pass that took longer or shorter than expected, no more than this factor is believed.
+_BELIEVED = math.log(1.5)
+_SEEN_AT_MOST = 64.0
+# What was seen of other row counts counts for less with every pass, or a count once thought dear would stay so unseen.
+_KEEP = 1.0 - 1.0 / 1024.0
+# How many passes the line is worth at a row count, and how much spread of rows outweighs the slope assumed at first.
+_LINE_WEIGHT = 2.0
+_SLOPE_WEIGHT = 8.0
 
 
 class PassTimes:
-    """A line through (rows, microseconds) by least squares, older passes weighted less and less.
+    """Times by rows, never falling with rows. slope_share: what a row adds to a one-row pass until passes say otherwise."""
 
-    Passes of a bandwidth-bound target are nearly flat in their rows, of a compute-bound one nearly proportional; a line
-    covers both and extrapolates. Until passes of different sizes were seen the slope is `slope_share` of a one-row pass.
-    """
-
-    def __init__(self, slope_share: float = 0.1) -> None:
+    def __init__(self, slope_share: float = 0.06) -> None:
         self._slope_share = slope_share
-        self._weight = self._rows = self._time = self._rows_time = self._rows_rows = 0.0
-        self.sessions = 1.0
-        self.outside_us = 0.0
-
-    def add(self, rows: int, sessions: int, target_us: float, outside_us: float) -> None:
-        """One pass, with all the sessions that shared it. outside_us: what the round took beside it, sources excepted."""
-        self.outside_us += (outside_us - self.outside_us) / (8.0 if self.known else 1.0)
-        keep = 1.0 - 1.0 / MEMORY
-        self._weight = self._weight * keep + 1.0
-        self._rows = self._rows * keep + rows
-        self._time = self._time * keep + target_us
-        self._rows_time = self._rows_time * keep + rows * target_us
-        self._rows_rows = self._rows_rows * keep + rows * rows
-        self.sessions += (sessions - self.sessions) / 8.0
+        self._level = 0.0
+        self._seen = [0.0] * len(_KNOTS)
+        self._shares = [0.0] * len(_KNOTS)
+        self._curve: list[float] = []
+        self._slope = slope_share
 
     @property
     def known(self) -> bool:
-        return self._weight > 0.0
+        return bool(self._curve)
 
-    def line(self) -> tuple[float, float]:
-        """(microseconds of a pass without rows, microseconds a row); both non-negative."""
-        if not self.known:
-            return 0.0, 0.0
-        rows, time = self._rows / self._weight, self._time / self._weight
-        spread = self._rows_rows / self._weight - rows * rows
-        if spread > 0.25:
-            slope = (self._rows_time / self._weight - rows * time) / spread
-        else:
-            slope = time * self._slope_share / (1.0 + self._slope_share * (rows - 1.0))
-        slope = min(max(slope, 0.0), time / rows)
-        return time - slope * rows, slope
+    def add(self, rows: int, pass_us: float) -> None:
+        """One pass, with the rows of all sessions that shared it."""
+        if rows < 1 or pass_us <= 0.0:
+            return
+        if not self._curve:
+            self._level = pass_us / (1.0 + self._slope_share * (rows - 1))
+            self._fit()
+        expected_us = self.us(rows)
+        error = math.log(pass_us / expected_us)
+        believed = math.exp(min(max(error, -_BELIEVED), _BELIEVED))
+        knot = _nearest(rows)
+        share = expected_us * believed / self._level
+        self._seen = [seen * _KEEP for seen in self._seen]
+        seen = self._seen[knot] = min(self._seen[knot] + 1.0, _SEEN_AT_MOST)
+        self._shares[knot] += (share - self._shares[knot]) / seen
+        self._level *= math.pow(believed, _LEVEL_SHARE)
+        self._fit()
+
+    def us(self, rows: float) -> float:
+        """Microseconds of a pass of so many rows at the present level; 0 before the first pass."""
+        if not self._curve:
+            return 0.0
+        right = bisect_right(_KNOTS, rows)
+        if right == len(_KNOTS):
+            return self._level * (self._curve[-1] + self._slope * (rows - _KNOTS[-1]))
+        left = max(right - 1, 0)
+        part = (rows - _KNOTS[left]) / (_KNOTS[left + 1] - _KNOTS[left])
+        return self._level * (self._curve[left] + part * (self._curve[left + 1] - self._curve[left]))
+
+    def _fit(self) -> None:
+        seen = [(rows, w, share) for rows, w, share in zip(_KNOTS, self._seen, self._shares, strict=True) if w]
+        weight = rows_sum = total = along = squares = 0.0
+        for rows, w, share in seen:
+            weight += w
+            rows_sum += w * rows
+            total += w * share
+            along += w * rows * share
+            squares += w * rows * rows
+        middle, mean = (rows_sum / weight, total / weight) if weight else (1.0, 1.0)
+        assumed = self._slope_share * mean / (1.0 + self._slope_share * (middle - 1.0))
+        spread = squares - weight * middle * middle
+        slope = (along - weight * middle * mean + _SLOPE_WEIGHT * assumed) / (spread + _SLOPE_WEIGHT)
+        self._slope = slope = min(max(slope, 0.0), mean / middle)
+        start = mean - slope * middle
+        values = [start + slope * rows for rows in _KNOTS]
+        weights = [_LINE_WEIGHT + w for w in self._seen]
+        for knot, (w, share) in enumerate(zip(self._seen, self._shares, strict=True)):
+            if w:
+                values[knot] += (share - values[knot]) * w / (w + _LINE_WEIGHT)
+        self._curve = _never_falling(values, weights)
+
+
+def _nearest(rows: int) -> int:
+    right = bisect_right(_KNOTS, rows)
+    if right == len(_KNOTS):
+        return right - 1
+    return right - 1 if rows - _KNOTS[right - 1] <= _KNOTS[right] - rows else right
+
+
+def _never_falling(values: list[float], weights: list[float]) -> list[float]:
+    """The nearest sequence in weighted squares that never falls (pool adjacent violators)."""
+    means: list[float] = []
+    pooled: list[float] = []
+    counts: list[int] = []
+    for mean, weight in zip(values, weights, strict=True):
+        count = 1
+        while means and means[-1] > mean:
+            before = pooled.pop()
+            mean = (means.pop() * before + mean * weight) / (before + weight)
+            weight += before
+            count += counts.pop()
+        means.append(mean)
+        pooled.append(weight)
+        counts.append(count)
+    return [mean for mean, count in zip(means, counts, strict=True) for _ in range(count)]

@@ -1,0 +1,96 @@
+"""What is known of a candidate before it is verified, in classes that acceptance is counted by.
+
+Known are the source and how deep the candidate stands; of a drafter that ranks by a law of its own the probability it gave
+(EAGLE-2, arXiv 2406.16858, section 3: such probabilities are close to acceptance rates, and what is off is counted); of
+others how long a suffix they matched and, where they count, how often this continuation followed that one; and whether
+another source offered the same token at the same place, or others only.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from contracts.graph import CandidateGraph
+from contracts.proposal import Proposal
+from contracts.topology import ANCHOR, ProbabilitySemantics
+
+_DEEPEST = 4
+_SHARES = (0.05, 0.15, 0.35, 0.6, 0.85)
+# In place of a match's class: the share is the drafter's own probability, which tells far more than that there is one.
+OWN_LAW = -1
+_OWN_SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95)
+
+
+# What other sources offered at a candidate's place: nothing, other tokens only, the same token; or any of these.
+ALONE, AMONG_OTHERS, SHARED, WHATEVER = range(4)
+
+
+class Evidence(NamedTuple):
+    """Classes of what one source knows: match length (0, 1, 2, 3-4, 5-8, longer) or OWN_LAW, share, and depths to 4."""
+
+    source: str
+    match: int
+    share: int
+    depth: int
+    company: int = WHATEVER
+
+    @property
+    def general(self) -> Evidence:
+        """The same whatever the others offered."""
+        return Evidence(self.source, self.match, self.share, self.depth)
+
+
+def evidence(source: str, match_length: int, share: float, depth: int, company: int = ALONE) -> Evidence:
+    """Of a source that matches. share: of what was seen at the parent, how much went this way."""
+    match = match_length if match_length < 3 else 3 if match_length < 5 else 4 if match_length < 9 else 5
+    return Evidence(source, match, bisect_right(_SHARES, share), min(depth, _DEEPEST), company)
+
+
+def own_evidence(source: str, probability: float, depth: int, company: int = ALONE) -> Evidence:
+    """Of a drafter that ranks by a law of its own."""
+    return Evidence(source, OWN_LAW, bisect_right(_OWN_SHARES, probability), min(depth, _DEEPEST), company)
+
+
+def known_of(graph: CandidateGraph, proposals: Sequence[Proposal]) -> list[list[Evidence]]:
+    """Per row of the merged graph what each source that offered it knows of it."""
+    out: list[list[Evidence]] = [[] for _ in range(len(graph))]
+    children, parents = graph.children, graph.parents.tolist()
+    by_place: dict[int, set[str]] = {}
+    for parent, names in zip(parents, graph.sources, strict=True):
+        by_place.setdefault(parent, set()).update(names)
+    for proposal in proposals:
+        rows: dict[int, int] = {ANCHOR: ANCHOR}
+        for index, node in enumerate(proposal.nodes):
+            parent = rows.get(node.parent)
+            row = None if parent is None else children.get(parent, {}).get(node.token)
+            if row is None or parent is None:
+                continue
+            rows[index] = row
+            company = SHARED if len(graph.sources[row]) > 1 else AMONG_OTHERS if len(by_place[parent]) > 1 else ALONE
+            share = _share(proposal, index)
+            if proposal.semantics is ProbabilitySemantics.SCORE_ONLY and node.score is not None:
+                out[row].append(own_evidence(proposal.source, share, node.depth, company))
+            else:
+                length = proposal.cost.match_length
+                out[row].append(evidence(proposal.source, length, share, node.depth, company))
+    return out
+
+
+def _share(proposal: Proposal, index: int) -> float:
+    """How much of what was seen, or of the drafter's probability, went this way at the parent; 1 where nobody says.
+
+    One more is taken to have been seen than was, and to have gone another way: once of once says less than ten of ten.
+    """
+    node = proposal.nodes[index]
+    if node.score is None:
+        return 1.0
+    before = proposal.nodes[node.parent].score if node.parent >= 0 else None
+    if proposal.semantics is ProbabilitySemantics.FREQUENCY:
+        seen = proposal.cost.match_count if before is None else before
+        return min(1.0, node.score / (seen + 1.0))
+    if proposal.semantics is ProbabilitySemantics.SCORE_ONLY:
+        return math.exp(min(0.0, node.score - (before or 0.0)))
+    return 1.0

@@ -1,0 +1,52 @@
+"""What all sessions of an orchestrator learn from and start with."""
+
+from __future__ import annotations
+
+from contracts.receipt import Receipt
+from orchestrator.budget.acceptance import Trials
+from orchestrator.budget.pass_times import PassTimes
+from orchestrator.budget.running import Running
+
+# Rounds over all sessions after which a source's worth is known, and that it is a running mean of.
+_WORTH_KNOWN_AFTER = 48
+_WORTH_MEMORY = 256
+
+
+class Experience:
+    """Chances, times at the present load, and what sources were worth. Times in microseconds.
+
+    idle_us: how long the target stands still before a session's pass. sessions: those that share one.
+    """
+
+    def __init__(self) -> None:
+        self.trials = Trials()
+        self.times = PassTimes()
+        self.idle_us = Running(1_000.0)
+        self.sessions = Running(2.0)
+        self._worths: dict[str, tuple[float, int]] = {}
+
+    def add_round(self, receipt: Receipt, *, pass_us: float, idle_us: float) -> None:
+        """A round: its receipt, how long the pass took that it rode in, and how long the target had waited for it."""
+        self.times.add(receipt.pass_rows, pass_us)
+        self.idle_us.add(idle_us)
+        self.sessions.add(max(1.0, float(receipt.pass_sessions)))
+
+    def costs_us(self, candidates: int) -> list[float]:
+        """What a round takes of the target with 0, 1, ... `candidates`: the pass, and how long the target waits for it.
+
+        The others in the pass are taken to verify as many: they choose by the same rule. Taken as they are, a row among
+        their many would always look cheap, and all would go on verifying too much.
+        """
+        rows = self.sessions.value
+        return [self.idle_us.value + self.times.us(rows * (1 + count)) for count in range(candidates + 1)]
+
+    def worth_us(self, source: str) -> float | None:
+        """What a round gained by the source, over recent sessions; None as long as too few rounds are known."""
+        mean, rounds = self._worths.get(source, (0.0, 0))
+        return mean if rounds >= _WORTH_KNOWN_AFTER else None
+
+    def add_worth(self, source: str, gained_us: float) -> None:
+        """One round in which it was asked."""
+        mean, rounds = self._worths.get(source, (0.0, 0))
+        rounds = min(rounds + 1, _WORTH_MEMORY)
+        self._worths[source] = mean + (gained_us - mean) / rounds, rounds
