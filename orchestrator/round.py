@@ -15,7 +15,7 @@ from contracts.ledger import RoundLedger
 from contracts.manifest import RoundManifest, SourcePlan
 from contracts.payload import payload_digest
 from contracts.ports import ProposeRequest, VerifierPort, VerifyRequest
-from contracts.receipt import Receipt
+from contracts.receipt import FinishReason, Receipt
 from orchestrator import telemetry_names as names
 from orchestrator.budget.base import Budget, Choice
 from orchestrator.costs import round_ledger
@@ -30,12 +30,15 @@ from orchestrator.text import Taken, TextAssembly
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """A committed round. `taken`: what of the receipt the client may see."""
+    """A committed round. finish: why generation ends, if it does. taken: what of the receipt the client may see, None
+    where that is all of it and the text is yet to be made.
+    """
 
     manifest: RoundManifest
     graph: CandidateGraph
     receipt: Receipt
-    taken: Taken
+    finish: FinishReason
+    taken: Taken | None
     ledger: RoundLedger
 
 
@@ -97,27 +100,31 @@ class Round:
             self.asked.set()
             answer = await verify_surely(self.verifier, request, self.settings)
             receipt = answer.receipt
-            span.set_attributes(
-                {
-                    names.PASS_ROWS: receipt.pass_rows,
-                    names.PASS_SESSIONS: receipt.pass_sessions,
-                    names.RECOVERED: answer.recovered,
-                }
-            )
-            self.spans.verify_parts(receipt, started_ns=answer.started_ns, wall_us=answer.wall_us)
-        taken = self.text.take(receipt.tokens, receipt.finish)
-        session.publish(receipt, taken.kept)
+            if span.is_recording():
+                span.set_attributes(
+                    {
+                        names.PASS_ROWS: receipt.pass_rows,
+                        names.PASS_SESSIONS: receipt.pass_sessions,
+                        names.RECOVERED: answer.recovered,
+                    }
+                )
+                self.spans.verify_parts(receipt, started_ns=answer.started_ns, wall_us=answer.wall_us)
+        # Text that cannot end the generation is made while the next round's target runs.
+        taken = self.text.take(receipt.tokens, receipt.finish) if self.text.may_stop else None
+        kept = len(receipt.tokens) if taken is None else taken.kept
+        session.publish(receipt, kept)
         ledger = round_ledger(
             total_us=(time.perf_counter() - started) * 1e6,
             packing_us=packing_us,
             gathered=gathered,
             answer=answer,
             graph=graph,
-            kept=taken.kept,
+            kept=kept,
         )
         self.budget.learn(choice, receipt, ledger, gathered.waits_us)
         self._annotate(manifest, ledger, choice)
-        return RoundOutcome(manifest, graph, receipt, taken, ledger)
+        finish = receipt.finish if taken is None else taken.finish
+        return RoundOutcome(manifest, graph, receipt, finish, taken, ledger)
 
     def _ask(self, share: SourcePlan, manifest: RoundManifest, prefix: npt.NDArray[np.int64]) -> ProposeRequest:
         return ProposeRequest(

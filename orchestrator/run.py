@@ -19,13 +19,11 @@ from orchestrator.gather import Gatherer
 from orchestrator.metrics import Metrics
 from orchestrator.request import GenerateRequest, check_request
 from orchestrator.round import Round, RoundOutcome
+from orchestrator.rounds import Rounds
 from orchestrator.session import Peers, Session
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.spans import Spans
 from orchestrator.text import TextAssembly
-
-# A chunk waits no longer for slow sources of the next round.
-_CHUNK_WAITS_S = 0.01
 
 
 class Run:
@@ -63,7 +61,7 @@ class Run:
         self._failures: dict[str, str] = {}
         self._stop_string: str | None = None
         self._stop_id: int | None = None
-        self._under_way: asyncio.Task[RoundOutcome] | None = None
+        self._rounds: Rounds | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -81,7 +79,7 @@ class Run:
         policy, capability = session.admitted.policy, session.admitted.capability
         patience_ms = self._settings.law_deadline_ms if capability.needs_law else self._settings.propose_deadline_ms
         self._text = TextAssembly(self._tokenizer, policy.stop_strings, min_tokens=policy.min_tokens)
-        self._round = Round(
+        round = Round(
             request=self._request,
             session=session,
             verifier=self._peers.verifier,
@@ -99,6 +97,7 @@ class Run:
             settings=self._settings,
             spans=self._spans,
         )
+        self._rounds = Rounds(round)
 
     async def _open_session(self) -> Session:
         admitted = await self._admit()
@@ -133,29 +132,18 @@ class Run:
 
         At the deadline the text that was held back, if any.
         """
-        task = self._under_way or asyncio.create_task(self._round.run())
-        self._under_way = None
         try:
-            async with asyncio.timeout_at(self._deadline):
-                outcome = await task
+            assert self._rounds is not None
+            outcome = await self._rounds.next(self._deadline)
         except TimeoutError:
             self.finish = FinishReason.DEADLINE
             held = self._text.flush()
             return Chunk((), held) if held else None
-        if outcome.taken.finish is FinishReason.NONE:
-            await self._send_next()
         return self._account(outcome)
 
-    async def _send_next(self) -> None:
-        asked = self._round.asked
-        asked.clear()
-        self._under_way = asyncio.create_task(self._round.run())
-        patience = asyncio.get_running_loop().call_later(_CHUNK_WAITS_S, asked.set)
-        await asked.wait()
-        patience.cancel()
-
     def _account(self, outcome: RoundOutcome) -> Chunk:
-        ledger, taken, manifest = outcome.ledger, outcome.taken, outcome.manifest
+        ledger, receipt, manifest = outcome.ledger, outcome.receipt, outcome.manifest
+        taken = outcome.taken or self._text.take(receipt.tokens, receipt.finish)
         self._ledgers.append(ledger)
         self._metrics.round(outcome.graph, ledger, verifier=self._sessions[-1].manifest.verifier)
         if ledger.failures:
@@ -163,9 +151,9 @@ class Run:
             self._peers.catalogue.invalidate()
         self.finish, self._stop_string, self._stop_id = taken.finish, taken.stop_string, taken.stop_id
         return Chunk(
-            token_ids=outcome.receipt.tokens[: taken.kept],
+            token_ids=receipt.tokens[: taken.kept],
             text=taken.text,
-            logprobs=outcome.receipt.logprobs[: taken.kept],
+            logprobs=receipt.logprobs[: taken.kept],
             round=RoundInfo(
                 round_id=len(self._ledgers) - 1,
                 session_id=manifest.session_id,
@@ -173,7 +161,7 @@ class Run:
                 prefix_len=manifest.prefix_len + taken.kept,
                 candidates=ledger.candidates,
                 accepted=ledger.accepted,
-                closing=outcome.receipt.closing,
+                closing=receipt.closing,
                 ledger=ledger,
             ),
         )
@@ -232,9 +220,8 @@ class Run:
         return self._closing
 
     async def _close_all(self) -> None:
-        if self._under_way is not None:
-            self._under_way.cancel()
-            await asyncio.wait((self._under_way,))
+        if self._rounds is not None:
+            await self._rounds.close()
         for session in self._sessions:
             await session.close()
 

@@ -61,6 +61,11 @@ class StopMatcher:
         self._held = ""
         self.matched: str | None = None
 
+    @property
+    def looks(self) -> bool:
+        """Whether there are stop strings."""
+        return bool(self._stops)
+
     def push(self, text: str, *, armed: bool = True) -> str:
         """Text that may be shown now. Sets `matched` at a stop; while not `armed`, stops that end here don't count."""
         if not self._stops:
@@ -109,6 +114,11 @@ class TextAssembly:
         self._matcher = StopMatcher(stop_strings)
         self._min_tokens = min_tokens
         self._count = 0
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether the text may end before the verifier's tokens do."""
+        return self._matcher.looks
 
     def take(self, tokens: Sequence[int], finish: FinishReason = FinishReason.NONE) -> Taken:
         """Adds a round's tokens; `finish` is the verifier's reason. A stop string in them goes before that reason."""

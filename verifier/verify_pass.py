@@ -46,8 +46,9 @@ def run_pass(
     try:
         result = backend.forward([round.block for round in rounds], taps=taps)
         logits = result.logits
-        # The device may still be computing: reading a number waits for it, so that the time is the target's.
-        float(logits[-1][-1, -1])
+        if logits[-1].is_cuda:
+            # The device may still be computing: reading a number waits for it, so that the time is the target's.
+            float(logits[-1][-1, -1])
     except Exception as error:
         for round in rounds:
             restore(backend, round.session)

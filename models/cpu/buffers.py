@@ -27,6 +27,7 @@ Floats = npt.NDArray[np.float32]
 # Query rows that share a sweep over the keys: two full tiles keep a group's scores within the first-level cache.
 _QUERIES_PER_GROUP = 2 * MAX_TILE_ROWS
 _UNITS_PER_THREAD = 2
+_LINE_FLOATS = 16
 
 
 class ModelBuffers:
@@ -72,7 +73,10 @@ class ModelBuffers:
 
 
 class WorkBuffers:
-    """One pass's record and the arrays behind it. x: float32 [rows, padded hidden], the rows' embeddings."""
+    """One pass's record and the arrays behind it.
+
+    x: float32 [rows, padded hidden], the rows' embeddings. outputs: whether anything behind the last layer is read.
+    """
 
     def __init__(
         self,
@@ -84,6 +88,8 @@ class WorkBuffers:
         sin: Floats,
         tap_layers: Sequence[int],
         threads: int,
+        *,
+        outputs: bool,
     ) -> None:
         rows, hidden = x.shape
         group = model.heads // model.kv_heads
@@ -93,44 +99,71 @@ class WorkBuffers:
         wanted = np.concatenate([span.start + span.wanted for span in spans]).astype(np.int64)
         groups = _groups(model, spans, starts, paths, threads)
         lines = max(last - first for first, last, _ in groups) * group
-        places = [np.arange(end - (span.stop - span.start), end) for span, end in zip(spans, stored, strict=True)]
         tables = [span.slot.table for span in spans]
         self.normed = np.zeros_like(x)
         self.taps = np.empty((len(tap_layers), rows, hidden), np.float32)
         self.logits = np.empty((len(wanted), model.vocab_stride), np.float32)
         phases = PHASES_PER_LAYER * model.layers + PHASES_AT_END
         keep = _Keep()
+        pages, *ints = keep.joined(
+            storage.address + storage.page_bytes * np.concatenate(tables),
+            np.repeat(np.arange(len(spans)), [span.stop - span.start for span in spans]),
+            np.concatenate(
+                [np.arange(end - (span.stop - span.start), end) for span, end in zip(spans, stored, strict=True)]
+            ),
+            [span.slot.length for span in spans],
+            stored,
+            list(itertools.accumulate(map(len, tables[:-1]), initial=0)),
+            starts,
+            paths,
+            list(itertools.chain.from_iterable(groups)),
+            tap_layers,
+            wanted,
+        )
+        keep.arrays.append(storage.arena)
+        row_block, row_index, lengths, stored_rows, page_start, path_start, path, group_rows, layers, picks = ints
+        qkv, query, mixed, inner, scores, out, gates, picked = keep.floats(
+            rows * model.qkv_stride,
+            rows * model.heads * model.head_stride,
+            rows * model.mixed_stride,
+            rows * model.inner_stride,
+            threads * lines * score_stride,
+            threads * lines * model.head_stride,
+            threads * MAX_TILE_ROWS * MAX_SCRATCH_PANELS * PANEL,
+            len(wanted) * hidden,
+        )
         self.record = Work(
             rows=rows,
             x=keep(x),
             normed=keep(self.normed),
-            qkv=keep(_floats(rows, model.qkv_stride)),
-            query=keep(_floats(rows, model.heads, model.head_stride)),
-            mixed=keep(_floats(rows, model.mixed_stride)),
-            inner=keep(_floats(rows, model.inner_stride)),
+            qkv=qkv,
+            query=query,
+            mixed=mixed,
+            inner=inner,
             cos=keep(cos),
             sin=keep(sin),
-            row_block=keep(np.repeat(np.arange(len(spans)), [span.stop - span.start for span in spans])),
-            row_index=keep(np.concatenate(places)),
-            lengths=keep(np.array([span.slot.length for span in spans], np.int64)),
-            stored=keep(np.array(stored, np.int64)),
-            pages=keep(keep(storage.arena) + storage.page_bytes * np.concatenate(tables)),
-            page_start=keep(np.cumsum([0, *map(len, tables[:-1])])),
-            path_start=keep(starts),
-            paths=keep(paths),
-            groups=keep(np.array(groups, np.int64)),
+            row_block=row_block,
+            row_index=row_index,
+            lengths=lengths,
+            stored=stored_rows,
+            pages=pages,
+            page_start=page_start,
+            path_start=path_start,
+            paths=path,
+            groups=group_rows,
             group_count=len(groups),
-            scores=keep(_floats(threads, lines, score_stride)),
+            scores=scores,
             score_stride=score_stride,
             lines=lines,
-            out=keep(_floats(threads, lines, model.head_stride)),
-            gates=keep(_floats(threads, MAX_TILE_ROWS, MAX_SCRATCH_PANELS * PANEL)),
+            out=out,
+            gates=gates,
             tap_count=len(tap_layers),
-            tap_layers=keep(np.array(tap_layers, np.int64)),
+            tap_layers=layers,
             taps=keep(self.taps),
+            kv_only=int(not outputs and not len(wanted) and model.layers - 1 not in tap_layers),
             wanted_count=len(wanted),
-            wanted=keep(wanted),
-            picked=keep(_floats(len(wanted), hidden)),
+            wanted=picks,
+            picked=picked,
             logits=keep(self.logits),
             counters=keep(np.zeros((1 + threads, phases, COUNTER_STRIDE), np.int64)),
             phases=phases,
@@ -151,6 +184,17 @@ class _Keep:
         self.arrays.append(array)
         # Not `array.ctypes`, which builds an object each time: a tenth of a small pass's preparation.
         return int(array.__array_interface__["data"][0])
+
+    def joined(self, *parts: npt.ArrayLike) -> list[int]:
+        """Addresses of int64 vectors, copied into one array: a small pass would spend half its preparation on a dozen."""
+        vectors = [np.asarray(part, np.int64) for part in parts]
+        sizes = [8 * len(vector) for vector in vectors]
+        return list(itertools.accumulate(sizes[:-1], initial=self(np.concatenate(vectors))))
+
+    def floats(self, *counts: int) -> list[int]:
+        """Addresses of float32 buffers of that many floats, uninitialised, each at a cache line's start of one array."""
+        sizes = [4 * (-(-count // _LINE_FLOATS) * _LINE_FLOATS) for count in counts]
+        return list(itertools.accumulate(sizes[:-1], initial=self(_floats(sum(sizes) // 4))))
 
 
 def _stride(width: int) -> int:

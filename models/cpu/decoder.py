@@ -88,18 +88,33 @@ class CpuDecoder:
             if span.block.inputs is not None:
                 x[span.start : span.stop, :hidden] = span.block.inputs.numpy()
         cos, sin = self._cos[positions], self._sin[positions]
-        work = WorkBuffers(self._model.record, spans, self._storage, x, cos, sin, list(tapped.values()), self._threads)
+        work = WorkBuffers(
+            self._model.record,
+            spans,
+            self._storage,
+            x,
+            cos,
+            sin,
+            list(tapped.values()),
+            self._threads,
+            outputs=FINAL_NORM_TAP in taps,
+        )
         for thread in range(1, self._threads):
             self._helpers.submit(_help, self._model.record, work, thread, self._threads)
         run(self._model.record, work.record, 0, self._threads)
         for span in spans:
             self._pool.stage(span.slot, span.block)
-        rows = {tap: torch.from_numpy(work.taps[index]) for index, tap in enumerate(tapped)}
+        rows = {tap: work.taps[index] for index, tap in enumerate(tapped)}
         if FINAL_NORM_TAP in taps:
-            rows[FINAL_NORM_TAP] = torch.from_numpy(work.normed)
-        split = {tap: [every[span.start : span.stop, :hidden] for span in spans] for tap, every in rows.items()}
-        logits = torch.from_numpy(work.logits)[:, :vocab].split([len(span.wanted) for span in spans])
-        return PassResult(logits, split)
+            rows[FINAL_NORM_TAP] = work.normed
+        # Cut by numpy: what torch does first after a pass costs many times what it costs in a loop.
+        split = {
+            tap: [torch.from_numpy(every[span.start : span.stop, :hidden]) for span in spans]
+            for tap, every in rows.items()
+        }
+        ends = np.cumsum([len(span.wanted) for span in spans])
+        logits = np.split(work.logits[:, :vocab], ends[:-1]) if len(spans) > 1 else [work.logits[:, :vocab]]
+        return PassResult([torch.from_numpy(part) for part in logits], split)
 
     def _compile(self) -> None:
         """Run one row, so that compiling (or reading what is cached) belongs to loading, not to the first request."""

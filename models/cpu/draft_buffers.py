@@ -100,6 +100,7 @@ class LevelBuffers:
             tap_count=0,
             tap_layers=0,
             taps=0,
+            kv_only=0,
             wanted_count=0,
             wanted=address(self._picked_rows),
             picked=picked,

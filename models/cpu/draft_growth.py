@@ -123,6 +123,7 @@ def _work_of(work, growth, index, rows, counters):  # type: ignore[no-untyped-de
         work.tap_count,
         work.tap_layers,
         work.taps,
+        work.kv_only,
         get_int(place + 16),
         work.wanted,
         work.picked,

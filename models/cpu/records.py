@@ -72,6 +72,7 @@ class Work(NamedTuple):
     tap_count: int
     tap_layers: int  # int64 [tap_count]
     taps: int  # [tap_count, rows, hidden]
+    kv_only: int  # 1 when nothing of the pass but its keys and values is wanted
     wanted_count: int
     wanted: int  # int64 [wanted_count]
     picked: int  # [wanted_count, hidden]

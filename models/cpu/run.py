@@ -69,6 +69,8 @@ def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
             )
         if part == 0 and step < 4 * model.layers:
             _prepare_rows(model, work, layer, phase + 6, thread, threads)
+            if work.kv_only and layer == model.layers - 1:
+                return
 
 
 @jit

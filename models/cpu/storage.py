@@ -36,6 +36,7 @@ class PagedStorage:
         self.row_bytes = self.page_bytes // PAGE_ROWS
         arena = _aligned(count * self.page_bytes).reshape(count, keys + values)
         self.arena = arena
+        self.address = int(arena.__array_interface__["data"][0])
         self._keys = arena[:, :keys].reshape(count, lanes, PAGE_ROWS // PANEL, config.head_dim, PANEL)
         self._values = arena[:, keys:].reshape(count, lanes, padded, PAGE_ROWS, PANEL)
 

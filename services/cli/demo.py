@@ -25,6 +25,7 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "off": (),
     "lookup": ("prompt_lookup",),
     "both": ("prompt_lookup", "retrieval"),
+    "head": ("prompt_lookup", "head"),
 }
 PROMPTS: Mapping[str, str] = {
     "chat": "Why do leaves change colour in autumn? Answer in a short paragraph.",
@@ -67,18 +68,24 @@ def demo(
     max_tokens: Annotated[int, typer.Option(help="New tokens a prompt.")] = 96,
     dtype: Annotated[str, typer.Option(help="float32 shows identity; bfloat16 is faster.")] = "float32",
 ) -> None:
-    """Start everything, answer three prompts three ways, compare texts and costs, stop everything.
+    """Start everything, answer three prompts several ways, compare texts and costs, stop everything.
+
+    The ways: no speculation, prompt lookup, prompt lookup and retrieval, and, where a draft head is shipped for the
+    model or named by DRAFTPROOF_HEAD, prompt lookup and the head.
 
     Fetches the default model and converts it once, indexes Python's own library, and runs each service as a process of
     its own beside an embedded Redis on free ports, so it does not meet a running `draftproof up`.
 
     Example: draftproof demo --max-tokens 64
     """
+    from proposer.heads.shipped import shipped_head
     from services.checkpoint_files import origin
     from services.cli.console import fetch_model, out
 
     free = dict.fromkeys(("verifier_port", "proposer_port", "retriever_port", "orchestrator_port", "redis_port"), 0)
     settings = load(AllSettings, **free, dtype=dtype, redis_namespace="demo", default_index=INDEX)
+    if not settings.head and shipped_head(settings.model) is not None:
+        settings = settings.model_copy(update={"head": settings.model})
     out.rule("Draftproof: the target's own text, faster")
     checkpoint = fetch_model(settings.model, settings.models_dir, out)
     out.print(f"model {settings.model}, {dtype}, greedy")
@@ -110,8 +117,9 @@ async def _run(settings: AllSettings, checkpoint: Path, max_tokens: int) -> dict
         client = GenerateClient(stack.endpoints["orchestrator"])
         try:
             await _until_indexed(stack.endpoints["retriever"])
-            await _warm_up(client)
-            return {name: await _prompt(client, name, prompt, max_tokens) for name, prompt in PROMPTS.items()}
+            ways = {way: sources for way, sources in WAYS.items() if settings.head or "head" not in sources}
+            await _warm_up(client, ways)
+            return {name: await _prompt(client, name, prompt, ways, max_tokens) for name, prompt in PROMPTS.items()}
         finally:
             await client.close()
     finally:
@@ -169,20 +177,22 @@ def _request(prompt: str, sources: Sequence[str], max_tokens: int) -> GenerateRe
     )
 
 
-async def _warm_up(client: GenerateClient) -> None:
+async def _warm_up(client: GenerateClient, ways: Mapping[str, Sequence[str]]) -> None:
     """A few tokens each way, so that no way pays for first calls. The orchestrator learns of the new index meanwhile."""
     from services.cli.generate import stream_out
 
-    for sources in WAYS.values():
+    for sources in ways.values():
         await stream_out(client, _request("Count to ten.", sources, 8), stream=False)
 
 
-async def _prompt(client: GenerateClient, name: str, prompt: str, max_tokens: int) -> dict[str, Outcome]:
+async def _prompt(
+    client: GenerateClient, name: str, prompt: str, ways: Mapping[str, Sequence[str]], max_tokens: int
+) -> dict[str, Outcome]:
     from services.cli.console import out
     from services.cli.generate import stream_out
 
     outcomes = {}
-    for way, sources in WAYS.items():
+    for way, sources in ways.items():
         out.rule(f"{name}: {way}", style="dim")
         chunks, final = await stream_out(client, _request(prompt, sources, max_tokens))
         print()
@@ -213,7 +223,9 @@ def report(results: Mapping[str, Mapping[str, Outcome]]) -> None:
             )
         table.add_section()
     out.print(table)
-    ways = [(way, _add([outcomes[way].ledger for outcomes in results.values()])) for way in WAYS]
+    ways = [
+        (way, _add([outcomes[way].ledger for outcomes in results.values()])) for way in next(iter(results.values()))
+    ]
     out.print(ledger_table("round cost ledger, all three prompts", ways))
     same = all(
         outcome.token_ids == outcomes["off"].token_ids for outcomes in results.values() for outcome in outcomes.values()

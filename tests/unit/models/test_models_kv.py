@@ -26,6 +26,29 @@ from tests.unit.models.steps import (
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("taps", [(), ("layer:0",), ("layer:2",), ("final_norm",)], ids=str)
+def test_rows_without_logits_leave_the_same_keys_values_and_taps(
+    load: Load, implementation: str, taps: tuple[str, ...]
+) -> None:
+    """Nothing is read behind the last layer's keys and values there, unless a tap reads it."""
+    backend = load(implementation)
+    assert backend.info.num_layers == 3
+    tokens = np.random.default_rng(3).integers(0, backend.info.vocab_size, 40).tolist()
+    whole, bare = backend.allocate(64), backend.allocate(64)
+    expected = backend.forward([chain(whole, tokens)], taps=taps)
+    got = backend.forward([tree_block(bare, tokens, range(-1, 39), wanted=[])], taps=taps)
+    assert tuple(got.logits[0].shape) == (0, backend.info.vocab_size)
+    for tap in taps:
+        assert torch.equal(got.hidden[tap][0], expected.hidden[tap][0])
+    backend.commit(whole, range(40))
+    backend.commit(bare, range(40))
+    after = [backend.forward([chain(slot, [7, 8])]).logits[0] for slot in (whole, bare)]
+    assert torch.equal(*after)
+    backend.release(whole)
+    backend.release(bare)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1), rounds=st.integers(1, 5))
 def test_after_any_rounds_the_cache_equals_a_fresh_prefill(
