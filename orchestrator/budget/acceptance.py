@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.budget.evidence import OWN_LAW, WHATEVER, Evidence
+from orchestrator.budget.evidence import OWN_LAW, SHORTEST_MATCH, WHATEVER, Evidence, match_class
 
 _SHARED_WEIGHT = 16.0
-_PRIOR_WEIGHT = 4.0
+_PRIOR_WEIGHT = 16.0
 _FORGET_AT = 512.0
-# A longer match makes a continuation likelier; what these are at first matters for a few dozen trials only.
-_PRIOR_BY_MATCH = (0.5, 0.4, 0.5, 0.65, 0.75, 0.85)
-_PRIOR_BY_SHARE = (0.03, 0.1, 0.25, 0.5, 0.7, 1.0)
+# Guesses for the first dozens of trials: by the length of a match, and where occurrences are counted, by the share.
+_PRIOR_BY_MATCH = (0.2, 0.3, 0.5, 0.75, 0.85, 0.95)
+_PRIOR_BY_SHARE = (0.02, 0.05, 0.13, 0.25, 0.5)
 _PRIOR_BY_OWN_SHARE = (0.03, 0.07, 0.13, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
 
 
@@ -63,4 +63,7 @@ class Trials:
 def _guess(what: Evidence) -> float:
     if what.match == OWN_LAW:
         return _PRIOR_BY_OWN_SHARE[what.share]
-    return _PRIOR_BY_MATCH[what.match] * _PRIOR_BY_SHARE[what.share]
+    if what.share < len(_PRIOR_BY_SHARE):
+        return _PRIOR_BY_SHARE[what.share]
+    # Once its ancestors have come true, as much more of the text matches.
+    return _PRIOR_BY_MATCH[match_class(SHORTEST_MATCH[what.match] + what.depth - 1)]

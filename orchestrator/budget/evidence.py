@@ -18,6 +18,8 @@ from contracts.proposal import Proposal
 from contracts.topology import ANCHOR, ProbabilitySemantics
 
 _DEEPEST = 4
+# Of a class of match lengths the shortest.
+SHORTEST_MATCH = (0, 1, 2, 3, 5, 9)
 _SHARES = (0.05, 0.15, 0.35, 0.6, 0.85)
 # In place of a match's class: the share is the drafter's own probability, which tells far more than that there is one.
 OWN_LAW = -1
@@ -29,7 +31,7 @@ ALONE, AMONG_OTHERS, SHARED, WHATEVER = range(4)
 
 
 class Evidence(NamedTuple):
-    """Classes of what one source knows: match length (0, 1, 2, 3-4, 5-8, longer) or OWN_LAW, share, and depths to 4."""
+    """Classes of what one source knows: match length (`match_class`) or OWN_LAW, share, and depths to 4."""
 
     source: str
     match: int
@@ -43,10 +45,14 @@ class Evidence(NamedTuple):
         return Evidence(self.source, self.match, self.share, self.depth)
 
 
+def match_class(length: int) -> int:
+    """Match lengths 0, 1, 2, 3-4, 5-8 and longer."""
+    return bisect_right(SHORTEST_MATCH, length) - 1
+
+
 def evidence(source: str, match_length: int, share: float, depth: int, company: int = ALONE) -> Evidence:
     """Of a source that matches. share: of what was seen at the parent, how much went this way."""
-    match = match_length if match_length < 3 else 3 if match_length < 5 else 4 if match_length < 9 else 5
-    return Evidence(source, match, bisect_right(_SHARES, share), min(depth, _DEEPEST), company)
+    return Evidence(source, match_class(match_length), bisect_right(_SHARES, share), min(depth, _DEEPEST), company)
 
 
 def own_evidence(source: str, probability: float, depth: int, company: int = ALONE) -> Evidence:

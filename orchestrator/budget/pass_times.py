@@ -19,8 +19,9 @@ _BELIEVED = math.log(1.5)
 _SEEN_AT_MOST = 64.0
 # What was seen of other row counts counts for less with every pass, or a count once thought dear would stay so unseen.
 _KEEP = 1.0 - 1.0 / 1024.0
-# How many passes the line is worth at a row count, and how much spread of rows outweighs the slope assumed at first.
-_LINE_WEIGHT = 2.0
+# How many passes the line is worth at a row count: among many rows a tile more is little, and chance makes steps of its own.
+_LINE_WEIGHTS = tuple(2.0 if rows <= 16 else 32.0 for rows in _KNOTS)
+# How much spread of rows outweighs the slope assumed at first.
 _SLOPE_WEIGHT = 8.0
 
 
@@ -84,10 +85,10 @@ class PassTimes:
         self._slope = slope = min(max(slope, 0.0), mean / middle)
         start = mean - slope * middle
         values = [start + slope * rows for rows in _KNOTS]
-        weights = [_LINE_WEIGHT + w for w in self._seen]
+        weights = [line + w for line, w in zip(_LINE_WEIGHTS, self._seen, strict=True)]
         for knot, (w, share) in enumerate(zip(self._seen, self._shares, strict=True)):
             if w:
-                values[knot] += (share - values[knot]) * w / (w + _LINE_WEIGHT)
+                values[knot] += (share - values[knot]) * w / weights[knot]
         self._curve = _never_falling(values, weights)
 
 

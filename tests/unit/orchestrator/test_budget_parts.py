@@ -125,7 +125,7 @@ def test_what_was_never_seen_in_some_company_goes_by_what_was_seen_in_any() -> N
     shared = Trials()
     for _ in range(100):
         shared.add(evidence("lookup", 3, 1.0, 1, ALONE), accepted=False)
-    assert shared.rate(evidence("lookup", 3, 1.0, 1, SHARED)) < 0.1
+    assert shared.rate(evidence("lookup", 3, 1.0, 1, SHARED)) < 0.15
     assert shared.rate(evidence("lookup", 9, 1.0, 1, SHARED)) > 0.5
 
 

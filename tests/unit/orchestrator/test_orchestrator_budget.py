@@ -111,7 +111,7 @@ def test_what_never_holds_is_soon_not_verified_and_then_rarely_asked() -> None:
 
 def test_dear_rows_shorten_a_chain_that_mostly_holds() -> None:
     lengths = []
-    for row_us in (100.0, 4_000.0):
+    for row_us in (100.0, 8_000.0):
         budget = AdaptiveBudget(Experience())
         for index in range(120):
             choice = play(budget, [chain(12)], 12 if index % 2 else 2, row_us=row_us)
