@@ -30,16 +30,20 @@ from orchestrator.text import Taken, TextAssembly
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """A committed round. finish: why generation ends, if it does. taken: what of the receipt the client may see, None
-    where that is all of it and the text is yet to be made.
+    """A committed round. taken: what of the receipt the client may see, None where that is all of it and the text is yet
+    to be made.
     """
 
     manifest: RoundManifest
     graph: CandidateGraph
     receipt: Receipt
-    finish: FinishReason
     taken: Taken | None
     ledger: RoundLedger
+
+    @property
+    def finish(self) -> FinishReason:
+        """Why generation ends, if it does."""
+        return self.receipt.finish if self.taken is None else self.taken.finish
 
 
 @dataclass(frozen=True)
@@ -123,8 +127,7 @@ class Round:
         )
         self.budget.learn(choice, receipt, ledger, gathered.waits_us)
         self._annotate(manifest, ledger, choice)
-        finish = receipt.finish if taken is None else taken.finish
-        return RoundOutcome(manifest, graph, receipt, finish, taken, ledger)
+        return RoundOutcome(manifest, graph, receipt, taken, ledger)
 
     def _ask(self, share: SourcePlan, manifest: RoundManifest, prefix: npt.NDArray[np.int64]) -> ProposeRequest:
         return ProposeRequest(

@@ -132,8 +132,8 @@ class Run:
 
         At the deadline the text that was held back, if any.
         """
+        assert self._rounds is not None
         try:
-            assert self._rounds is not None
             outcome = await self._rounds.next(self._deadline)
         except TimeoutError:
             self.finish = FinishReason.DEADLINE

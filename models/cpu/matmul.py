@@ -13,6 +13,7 @@ from models.cpu.tile import (
     MAX_SCRATCH_PANELS,
     MAX_TILE_ROWS,
     PANEL,
+    SPLIT_PANELS,
     STORE,
     tile,
     tile_count,
@@ -135,7 +136,7 @@ def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counter
 @jit
 def _pairs(side):  # type: ignore[no-untyped-def]
     """Pairs of gate and up panels that tiles of `side` panels go through before their sums are gated."""
-    return side if side == 3 else max(1, side // 2)
+    return side if side == SPLIT_PANELS else max(1, side // 2)
 
 
 @jit

@@ -36,8 +36,10 @@ from models.cpu.tile_parts import broadcast, load_weights, loop, prefetch
 PANEL = 2 * LANES
 MAX_TILE_ROWS = 6
 MAX_TILE_PANELS = 4
+# So many are gone through in two sweeps, over one and a half each.
+SPLIT_PANELS = 3
 # Panels whose sums a gated product keeps until gates and ups are both there.
-MAX_SCRATCH_PANELS = 6
+MAX_SCRATCH_PANELS = 2 * SPLIT_PANELS
 
 # Steps of the depth a turn of the loop: fewer branches and counters beside the products.
 _UNROLLED = 4
@@ -48,7 +50,7 @@ STORE, ADD, CONTINUE = 0, 1, 2
 _TILE = (I64,) * 9
 
 # (rows, panels) of the tiles there are.
-_SHAPES = [(rows, 1) for rows in range(1, MAX_TILE_ROWS + 1)] + [(1, 4), (2, 2), (3, 3), (4, 3)]
+_SHAPES = [(rows, 1) for rows in range(1, MAX_TILE_ROWS + 1)] + [(1, 4), (2, 2), (3, SPLIT_PANELS), (4, SPLIT_PANELS)]
 
 
 @jit
@@ -66,13 +68,13 @@ def tile_panels(rows):  # type: ignore[no-untyped-def]
     if 0 < rows <= 2:
         return MAX_TILE_PANELS // rows
     tiles = tile_count(rows)
-    return 3 if tiles > 1 and 3 * tiles <= rows <= 4 * tiles else 1
+    return SPLIT_PANELS if tiles > 1 and 3 * tiles <= rows <= 4 * tiles else 1
 
 
 @jit
 def tile_sweeps(panels):  # type: ignore[no-untyped-def]
     """How often a tile of that many panels goes through the depth."""
-    return 2 if panels == 3 else 1
+    return 2 if panels == SPLIT_PANELS else 1
 
 
 @declare
@@ -163,7 +165,7 @@ def _dispatch(builder: ir.IRBuilder, rows: Any, panels: Any, packed: Any, *rest:
 def _tile_body(rows: int, panels: int, bf16: bool) -> Any:
     halves = [(panel, half) for panel in range(panels) for half in (0, 1)]
     # As `tile_sweeps` says.
-    width = len(halves) // 2 if panels == 3 else len(halves)
+    width = len(halves) // 2 if panels == SPLIT_PANELS else len(halves)
 
     def build(
         builder: ir.IRBuilder,
