@@ -41,6 +41,11 @@ class TorchStorage:
         for cache in (self.keys, self.values):
             cache[:, :, to] = cache[:, :, source]
 
+    def copy_start(self, source: int, target: int, count: int) -> None:
+        source, target = source * _PAGE_ROWS, target * _PAGE_ROWS
+        for cache in (self.keys, self.values):
+            cache[:, :, target : target + count] = cache[:, :, source : source + count]
+
     def poison(self, rows: Int64Array) -> None:
         index = torch.from_numpy(rows).to(self.keys.device)
         for cache in (self.keys, self.values):

@@ -37,6 +37,10 @@ class Memory(Protocol):
         """Copy row sources[i] to row targets[i], one after another."""
         ...
 
+    def copy_start(self, source: int, target: int, count: int) -> None:
+        """Copy the first `count` rows of page `source` to those of page `target`."""
+        ...
+
     def poison(self, rows: Int64Array) -> None:
         """Overwrite rows with NaN."""
         ...
@@ -104,10 +108,10 @@ class SlotPool:
             raise InvalidArgument("length", f"must be within 0..{min(source.length, capacity)}, got {length}")
         whole = length // self._page_rows
         made = self._add(capacity, source.table[:whole])
-        start = whole * self._page_rows
-        if start < length:
+        begun = length - whole * self._page_rows
+        if begun:
             # The page that both would go on writing to: copied now, because the new slot writes to it next.
-            self._memory.copy(source.rows(start, length), made.rows(start, length))
+            self._memory.copy_start(int(source.table[whole]), int(made.table[whole]), begun)
         made.length = length
         return made
 
@@ -136,8 +140,7 @@ class SlotPool:
             if self._references[page] == 1:
                 continue
             (own,) = self._take(1)
-            order = np.arange(self._page_rows)
-            self._memory.copy(page * self._page_rows + order, own * self._page_rows + order)
+            self._memory.copy_start(int(page), int(own), self._page_rows)
             self._drop(slot, slot.table[index : index + 1])
             # The table may be a view of another slot's.
             slot.table = slot.table.copy()

@@ -273,6 +273,29 @@ def scores_of(row: Tensor) -> Scores:
     return HostScores(np.ascontiguousarray(row.numpy())) if on_host(row) else DeviceScores(row)
 
 
+class Rows(Protocol):
+    """The rows of a table [N, V], each looked at when asked for."""
+
+    def __call__(self, row: int) -> Scores: ...
+
+    def first(self, row: int) -> tuple[int, float]:
+        """The lowest id of the largest score, and that score; of a row with NaN, the first NaN's and NaN."""
+        ...
+
+
+class _HostRows:
+    def __init__(self, table: npt.NDArray[np.float32]) -> None:
+        self._table = table
+
+    def __call__(self, row: int) -> Scores:
+        return HostScores(np.ascontiguousarray(self._table[row]))
+
+    def first(self, row: int) -> tuple[int, float]:
+        scores = self._table[row]
+        token = int(scores.argmax())
+        return token, float(scores[token])
+
+
 class _DeviceRows:
     """Rows of a table on a device: what is asked of each comes for all in one transfer, each question being a wait."""
 
@@ -290,13 +313,13 @@ class _DeviceRows:
     def __call__(self, row: int) -> Scores:
         return DeviceScores(self._table[row], self._tops[row], lambda: self._firsts[row])
 
+    def first(self, row: int) -> tuple[int, float]:
+        return self._firsts[row], self._tops[row]
 
-def rows_of(table: Tensor) -> Callable[[int], Scores]:
-    """The scores of any row of a table [N, V], made when asked for."""
-    if not on_host(table):
-        return _DeviceRows(table)
-    rows = table.numpy()
-    return lambda row: HostScores(np.ascontiguousarray(rows[row]))
+
+def rows_of(table: Tensor) -> Rows:
+    """The rows of a float table [N, V]."""
+    return _HostRows(table.numpy()) if on_host(table) else _DeviceRows(table)
 
 
 def _signed(value: int) -> int:

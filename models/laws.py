@@ -116,6 +116,10 @@ class _Pass:
         return _with_finite_top(edited, row)
 
     def argmax(self, row: int) -> int:
+        if self._edits.never:
+            token, top = self._rows.first(row + 1)
+            if math.isfinite(top):
+                return token
         return self.edited(row).first_of_largest()
 
     def law(self, row: int) -> Law:

@@ -1,4 +1,4 @@
-"""What the other services say about themselves, remembered for a short while.
+"""What the other services say about themselves, remembered for a short while, and asked for anew beside the requests.
 
 A peer that does not answer keeps its last description: a source seen before stays bound while its service is down, one
 never seen is absent.
@@ -7,6 +7,7 @@ never seen is absent.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,17 +27,21 @@ TENANTS_KEPT = 256
 
 @dataclass(frozen=True)
 class View:
-    """One consistent look. None stands for a peer that never answered; positions are those of the ports."""
+    """One look. None stands for a peer that never answered; positions are those of the ports. fresh: nothing in it is
+    older than the catalogue's `ttl_s`.
+    """
 
     verifier: VerifierDescription
     proposers: tuple[Sequence[SourceDescription] | None, ...]
     retrievers: Indexes
+    fresh: bool
 
 
 class Catalogue:
     """Descriptions of all peers, asked for side by side when older than `ttl_s` or after `invalidate`.
 
-    Indexes are described as each tenant may see them; TENANTS_KEPT of the tenants seen last are remembered.
+    For another `stale_s` an old one is used while a new one is on its way: whoever would refuse a request by it looks again
+    first. Indexes are described as each tenant may see them; TENANTS_KEPT of the tenants seen last are remembered.
     """
 
     def __init__(
@@ -46,26 +51,58 @@ class Catalogue:
         retrievers: Sequence[RetrieverPort],
         *,
         ttl_s: float,
+        stale_s: float,
         timeout_s: float,
     ) -> None:
         self._verifier = verifier
         self._proposers = proposers
         self._retrievers = retrievers
         self._ttl_s = ttl_s
+        self._stale_s = stale_s
         self._timeout_s = timeout_s
         self._view: View | None = None
-        self._until = 0.0
+        self._until = -math.inf
         self._indexes: OrderedDict[str, tuple[float, Indexes]] = OrderedDict()
         self._lock = asyncio.Lock()
+        self._refreshing: dict[str, asyncio.Task[View]] = {}
 
     def invalidate(self) -> None:
         """Something did not behave as described: ask again before the next use."""
-        self._until = 0.0
+        self._until = -math.inf
         for tenant, (_, known) in self._indexes.items():
-            self._indexes[tenant] = (0.0, known)
+            self._indexes[tenant] = (-math.inf, known)
 
-    async def view(self, tenant: str = "") -> View:
+    @property
+    def verifier(self) -> VerifierDescription | None:
+        """As it described itself last, if it ever did."""
+        return None if self._view is None else self._view.verifier
+
+    async def view(self, tenant: str = "", *, fresh: bool = False) -> View:
         """What a request of this tenant may use. Raises the verifier's error if it never answered."""
+        known_until, known = self._indexes.get(tenant, (-math.inf, ()))
+        until, now = min(self._until, known_until), time.monotonic()
+        if fresh or self._view is None or now >= until + self._stale_s:
+            return await self._fresh_view(tenant)
+        if now >= until and tenant not in self._refreshing:
+            task = self._refreshing[tenant] = asyncio.create_task(self._fresh_view(tenant))
+            task.add_done_callback(partial(self._refreshed, tenant))
+        return replace(self._view, retrievers=known, fresh=now < until)
+
+    async def close(self) -> None:
+        """Gives up what is being asked for on the side."""
+        tasks = tuple(self._refreshing.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _refreshed(self, tenant: str, task: asyncio.Task[View]) -> None:
+        del self._refreshing[tenant]
+        if not task.cancelled():
+            # Looked at, so that nobody reports it as never seen: what is old is asked for again.
+            task.exception()
+
+    async def _fresh_view(self, tenant: str) -> View:
         async with self._lock:
             view, indexes = await asyncio.gather(self._shared_view(), self._indexes_of(tenant))
             return replace(view, retrievers=indexes)
@@ -77,7 +114,7 @@ class Catalogue:
         return self._view
 
     async def _indexes_of(self, tenant: str) -> Indexes:
-        until, known = self._indexes.get(tenant, (0.0, (None,) * len(self._retrievers)))
+        until, known = self._indexes.get(tenant, (-math.inf, (None,) * len(self._retrievers)))
         if time.monotonic() >= until:
             known = tuple(
                 await asyncio.gather(
@@ -102,7 +139,7 @@ class Catalogue:
                 *(self._or_last(p.describe, last) for p, last in zip(self._proposers, proposers, strict=True))
             ),
         )
-        return View(verifier, tuple(sources), ())
+        return View(verifier, tuple(sources), (), fresh=True)
 
     async def _describe_verifier(self) -> VerifierDescription:
         last = self._view.verifier if self._view else None

@@ -55,6 +55,7 @@ class Orchestrator:
             proposers,
             retrievers,
             ttl_s=self._settings.describe_ttl_ms / 1000,
+            stale_s=self._settings.describe_stale_ms / 1000,
             timeout_s=self._settings.describe_timeout_ms / 1000,
         )
         self._recorder = Recorder(retrievers, timeout_s=self._settings.record_timeout_ms / 1000)
@@ -103,6 +104,9 @@ class Orchestrator:
         await asyncio.shield(task)
 
     async def aclose(self) -> None:
-        """Waits for the sessions that are being closed and the outputs that are being recorded."""
+        """Waits for the sessions that are being closed and the outputs that are being recorded; gives up descriptions that
+        are being asked for.
+        """
         await asyncio.gather(*self._closing)
+        await self._peers.catalogue.close()
         await self._recorder.aclose()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from contracts.errors import DeadlineExceeded, DraftproofError, FailedPrecondition
+from contracts.errors import DeadlineExceeded, DraftproofError, FailedPrecondition, InvalidArgument
 from contracts.ledger import RoundLedger, sum_ledgers
 from contracts.ports import Tokenizer
 from contracts.receipt import FinishReason
@@ -123,9 +123,15 @@ class Run:
                 admitted = again
 
     async def _admit(self) -> Admitted:
-        return admit_request(
-            self._request, await self._peers.catalogue.view(self._request.tenant), self._tokenizer, self._settings
-        )
+        view = await self._peers.catalogue.view(self._request.tenant)
+        if not view.fresh:
+            # Nobody is refused, or left without a source, by what the services were a while ago.
+            with contextlib.suppress(InvalidArgument, FailedPrecondition):
+                admitted = admit_request(self._request, view, self._tokenizer, self._settings)
+                if not admitted.absent:
+                    return admitted
+            view = await self._peers.catalogue.view(self._request.tenant, fresh=True)
+        return admit_request(self._request, view, self._tokenizer, self._settings)
 
     async def next_chunk(self) -> Chunk | None:
         """One round's chunk, when the next round is on its way: what is done with a chunk is done while the target runs.
@@ -205,13 +211,13 @@ class Run:
         )
 
     async def _plain_step_us(self) -> float:
+        catalogue = self._peers.catalogue
+        if catalogue.verifier is not None and catalogue.verifier.plain_step_us:
+            return catalogue.verifier.plain_step_us
         with contextlib.suppress(DraftproofError):
-            view = await self._peers.catalogue.view(self._request.tenant)
-            if not view.verifier.plain_step_us:
-                # A fresh verifier has measured its first step only since it was described.
-                self._peers.catalogue.invalidate()
-                view = await self._peers.catalogue.view(self._request.tenant)
-            return view.verifier.plain_step_us
+            # A fresh verifier has measured its first step only since it was described.
+            catalogue.invalidate()
+            return (await catalogue.view(self._request.tenant)).verifier.plain_step_us
         return 0.0
 
     def _begin_close(self) -> asyncio.Task[None]:

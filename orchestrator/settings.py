@@ -16,6 +16,8 @@ class OrchestratorSettings:
     offer per matched token; 0: no such limit.
     budget: "fixed" verifies all that is offered, "adaptive" what is likely to make tokens cheaper (orchestrator/budget).
     propose_deadline_ms: how long a round waits for sources whose lateness cannot change the law of the text.
+    describe_ttl_ms: how long what a service says of itself is taken as it is. describe_stale_ms: how long after that it is
+    still used, while it is asked for anew on the side.
     prepare_deadline_ms: how long the first round waits for sources to run over the prompt's hidden rows.
     law_deadline_ms: how long it waits under a verifier that walks laws; a source past it is dropped for the session.
     verify_timeout_ms: after it one Verify call counts as lost. verify_attempts: calls before a replica counts as gone.
@@ -37,6 +39,7 @@ class OrchestratorSettings:
     prepare_deadline_ms: float = 250.0
     law_deadline_ms: float = 10_000.0
     describe_ttl_ms: float = 1_000.0
+    describe_stale_ms: float = 10_000.0
     describe_timeout_ms: float = 250.0
     open_timeout_ms: float = 120_000.0
     verify_timeout_ms: float = 30_000.0

@@ -71,7 +71,9 @@ class KVStore:
     ) -> None:
         self._backend = backend
         self._budget = budget_tokens
-        self._forks = backend if sharing and isinstance(backend, PrefixBackend) else None
+        # Asked once: a runtime check of a protocol takes a tenth of a millisecond.
+        self._paged = backend if isinstance(backend, PrefixBackend) else None
+        self._forks = self._paged if sharing else None
         self._cache_tokens = cache_tokens
         self._any_row = backend.info.row_invariant_up_to >= prefill_chunk
         self._grain = 1 if self._any_row else prefill_chunk
@@ -81,15 +83,15 @@ class KVStore:
 
     @property
     def tokens_total(self) -> int:
-        if isinstance(self._backend, PrefixBackend):
-            return min(self._budget, self._backend.usage.total_tokens)
+        if self._paged is not None:
+            return min(self._budget, self._paged.usage.total_tokens)
         return self._budget
 
     @property
     def tokens_free(self) -> int:
         """Rows that no open session holds."""
-        if isinstance(self._backend, PrefixBackend):
-            usage = self._backend.usage
+        if self._paged is not None:
+            usage = self._paged.usage
             return max(0, self.tokens_total - (usage.total_tokens - usage.free_tokens - usage.parked_tokens))
         return self._budget - sum(holder.slot.capacity for holder in self._live.values())
 
@@ -101,7 +103,7 @@ class KVStore:
     @property
     def token_bytes(self) -> int:
         """Bytes of one row; 0 where the backend does not say."""
-        return self._backend.usage.token_bytes if isinstance(self._backend, PrefixBackend) else 0
+        return 0 if self._paged is None else self._paged.usage.token_bytes
 
     def place(self, prompt: npt.NDArray[np.int64], scope: str, taps: tuple[str, ...], capacity: int) -> Placement:
         """A slot of `capacity` rows. prompt: the rows to be prefilled, int64 [rows].

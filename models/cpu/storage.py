@@ -44,6 +44,13 @@ class PagedStorage:
         if len(sources):
             _copy(self._keys, self._values, sources, targets)
 
+    def copy_start(self, source: int, target: int, count: int) -> None:
+        whole, rest = divmod(count, PANEL)
+        self._keys[target, :, :whole] = self._keys[source, :, :whole]
+        if rest:
+            self._keys[target, :, whole, :, :rest] = self._keys[source, :, whole, :, :rest]
+        self._values[target, :, :, :count] = self._values[source, :, :, :count]
+
     def poison(self, rows: Int64Array) -> None:
         page, row = rows // PAGE_ROWS, rows % PAGE_ROWS
         self._keys[page, :, row // PANEL, :, row % PANEL] = np.nan

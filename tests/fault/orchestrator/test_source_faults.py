@@ -155,7 +155,7 @@ async def test_a_restarted_proposer_gets_its_session_opened_again_in_the_same_ro
 async def test_a_proposer_that_was_never_seen_is_absent_and_one_seen_before_stays_bound():
     source = proposer()
     source.down = True
-    orchestrator = service(source, settings=replace(SETTINGS, describe_ttl_ms=0.0))
+    orchestrator = service(source, settings=replace(SETTINGS, describe_ttl_ms=0.0, describe_stale_ms=0.0))
     _, never_seen = await collect(orchestrator.generate(request()))
     assert never_seen.certificate.absent == {"oracle": "its service has not answered yet"}
     source.down = False

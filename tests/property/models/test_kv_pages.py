@@ -33,6 +33,10 @@ class Tape:
         for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
             self.rows[target] = self.rows[source]
 
+    def copy_start(self, source: int, target: int, count: int) -> None:
+        rows = np.arange(count)
+        self.copy(source * PAGE_ROWS + rows, target * PAGE_ROWS + rows)
+
     def poison(self, rows: Int64Array) -> None:
         self.rows[rows] = DEAD
 
