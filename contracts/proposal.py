@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from contracts.draft_law import DraftLaw, check_law
 from contracts.errors import FailedPrecondition, InvalidArgument
@@ -12,9 +13,11 @@ from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology,
 MAX_NODES = 512
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalNode:
-    """One proposed token. `q` is the law's probability (never a score); `score` only ranks."""
+class ProposalNode(NamedTuple):
+    """One proposed token. `q` is the law's probability (never a score); `score` only ranks.
+
+    A tuple: a round makes dozens, and each takes a fifth of the time that a frozen dataclass does.
+    """
 
     token: int
     parent: int

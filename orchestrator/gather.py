@@ -1,10 +1,13 @@
-"""Asks a round's sources side by side. Whatever goes wrong with one of them is recorded and never fails the round."""
+"""Asks a round's sources: those that answer at once, then the others side by side.
+
+Whatever goes wrong with one of them is recorded and never fails the round.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from contracts.capability import SourceDescription
@@ -20,7 +23,7 @@ from orchestrator.spans import Spans, set_offer
 @dataclass(frozen=True)
 class Offer:
     """A source's part in a round. `busy_us`: its compute time; of a failed source, how long it kept the round waiting.
-    `wall_us`: from the question to its answer.
+    `wall_us`: from the question to its answer. at_once: nothing else was asked meanwhile.
     """
 
     source: str
@@ -30,11 +33,12 @@ class Offer:
     failure: str = ""
     error: Exception | None = None
     wall_us: float = 0.0
+    at_once: bool = False
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """A round's offers in plan order, and the wall time that gathering them took."""
+    """The offers of those asked, in plan order, and the wall time that gathering them took."""
 
     offers: tuple[Offer, ...] = ()
     wall_us: float = 0.0
@@ -45,13 +49,12 @@ class Gathered:
 
     @property
     def waits_us(self) -> Mapping[str, float]:
-        """By source, how much longer it kept the round than all others did."""
-        return {
-            offer.source: max(
-                0.0, offer.wall_us - max((other.wall_us for other in self.offers if other is not offer), default=0.0)
-            )
-            for offer in self.offers
-        }
+        """By source, how much longer it kept the round than all that were asked beside it."""
+        waits: dict[str, float] = {}
+        for offer in self.offers:
+            beside = [other.wall_us for other in self.offers if other is not offer and not other.at_once]
+            waits[offer.source] = offer.wall_us if offer.at_once else max(0.0, offer.wall_us - max(beside, default=0.0))
+        return waits
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -80,56 +83,90 @@ class Gatherer:
         self._round += 1
         return tuple(s for s in sources if self._health_of(s.description.name).ready(self._round))
 
-    async def gather(self, asks: Sequence[tuple[CandidateSource, ProposeRequest]]) -> Gathered:
-        """Raises InvalidArgument only where a source refuses an option that the client set."""
+    async def gather(
+        self,
+        asks: Sequence[tuple[CandidateSource, ProposeRequest]],
+        worth: Callable[[str, Sequence[Proposal]], bool],
+    ) -> Gathered:
+        """worth: whether a source that has to be waited for is asked, given the offers of those that answer at once.
+
+        Raises InvalidArgument only where a source refuses an option that the client set.
+        """
         if not asks:
             return Gathered()
         started = time.perf_counter()
-        at_once: list[tuple[CandidateSource, ProposeRequest]] = []
-        others: list[tuple[CandidateSource, ProposeRequest]] = []
-        for ask in asks:
-            (at_once if ask[0].at_once else others).append(ask)
-        tasks = [asyncio.create_task(self._ask(source, request)) for source, request in others]
         made: dict[str, Offer] = {}
-        try:
-            if tasks and at_once:
-                # The questions to others leave before we compute.
-                await asyncio.sleep(0)
-            for source, request in at_once:
+        others: list[tuple[CandidateSource, ProposeRequest]] = []
+        for source, request in asks:
+            if source.at_once:
                 # No task of its own: a turn of the loop may serve much else first.
-                made[request.source] = await self._ask(source, request)
-            if tasks:
-                await asyncio.wait(tasks, timeout=self._deadline_s)
+                made[request.source] = await self._ask(source, request, at_once=True)
+            else:
+                others.append((source, request))
+        if others:
+            known = [offer.proposal for offer in made.values() if offer.proposal is not None]
+            others = [ask for ask in others if worth(ask[1].source, known)]
+        if len(others) == 1:
+            made[others[0][1].source] = await self._ask_one(*others[0])
+        elif others:
+            made |= await self._ask_all(others)
+        offers = tuple(made[request.source] for _, request in asks if request.source in made)
+        for offer in offers:
+            self._judge(offer)
+        return Gathered(offers, (time.perf_counter() - started) * 1e6)
+
+    async def _ask_one(self, source: CandidateSource, request: ProposeRequest) -> Offer:
+        """Without a task, which costs a turn of the loop at either end."""
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await self._ask(source, request)
+        except TimeoutError:
+            return self._late_offer(source, (time.perf_counter() - started) * 1e6)
+
+    async def _ask_all(self, asks: Sequence[tuple[CandidateSource, ProposeRequest]]) -> dict[str, Offer]:
+        started = time.perf_counter()
+        tasks = {request.source: asyncio.create_task(self._ask(source, request)) for source, request in asks}
+        try:
+            await asyncio.wait(tasks.values(), timeout=self._deadline_s)
         finally:
-            for task in tasks:
+            for task in tasks.values():
                 if not task.done():
                     self._abandon(task)
         wall_us = (time.perf_counter() - started) * 1e6
-        late = f"late: no answer within {self._deadline_s * 1000:g} ms"
-        for task, (source, request) in zip(tasks, others, strict=True):
-            made[request.source] = (
-                Offer(request.source, source.retrieves, wall_us, failure=late, wall_us=wall_us)
-                if task in self._late
-                else task.result()
-            )
-        offers = tuple(made[request.source] for _, request in asks)
-        for offer in offers:
-            self._judge(offer)
-        return Gathered(offers, wall_us)
+        return {
+            request.source: self._late_offer(source, wall_us)
+            if tasks[request.source] in self._late
+            else tasks[request.source].result()
+            for source, request in asks
+        }
 
-    async def _ask(self, source: CandidateSource, request: ProposeRequest) -> Offer:
+    def _late_offer(self, source: CandidateSource, wall_us: float) -> Offer:
+        late = f"late: no answer within {self._deadline_s * 1000:g} ms"
+        return Offer(source.description.name, source.retrieves, wall_us, failure=late, wall_us=wall_us)
+
+    async def _ask(self, source: CandidateSource, request: ProposeRequest, *, at_once: bool = False) -> Offer:
         started = time.perf_counter()
         with self._spans.offer(request.source, retrieves=source.retrieves) as span:
             try:
                 proposal = await source.offer(request)
                 _check_offer(proposal, request, source.description, vocab_size=self._vocab_size)
                 wall_us = (time.perf_counter() - started) * 1e6
-                offer = Offer(request.source, source.retrieves, proposal.cost.compute_us, proposal, wall_us=wall_us)
+                compute_us = proposal.cost.compute_us
+                offer = Offer(request.source, source.retrieves, compute_us, proposal, wall_us=wall_us, at_once=at_once)
             except Exception as error:
                 # Also a port's own bug: no source may take the request down with it.
                 busy_us = (time.perf_counter() - started) * 1e6
                 failure = f"{getattr(error, 'code', type(error).__name__)}: {error}"
-                offer = Offer(request.source, source.retrieves, busy_us, failure=failure, error=error, wall_us=busy_us)
+                offer = Offer(
+                    request.source,
+                    source.retrieves,
+                    busy_us,
+                    failure=failure,
+                    error=error,
+                    wall_us=busy_us,
+                    at_once=at_once,
+                )
             except asyncio.CancelledError:
                 set_offer(span, None, "abandoned")
                 raise

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +21,8 @@ from contracts.receipt import FinishReason, Receipt
 from orchestrator import telemetry_names as names
 from orchestrator.budget.base import Budget, Choice
 from orchestrator.costs import round_ledger
-from orchestrator.gather import Gatherer
-from orchestrator.recovery import SessionLost, verify_surely
+from orchestrator.gather import Gathered, Gatherer
+from orchestrator.recovery import Answer, SessionLost, verify_surely
 from orchestrator.request import GenerateRequest
 from orchestrator.session import Session
 from orchestrator.settings import OrchestratorSettings
@@ -31,19 +33,43 @@ from orchestrator.text import Taken, TextAssembly
 @dataclass(frozen=True)
 class RoundOutcome:
     """A committed round. taken: what of the receipt the client may see, None where that is all of it and the text is yet
-    to be made.
+    to be made. kept: how many of its tokens that is. total_us, packing_us: the round's wall time, and its packing here.
     """
 
     manifest: RoundManifest
-    graph: CandidateGraph
-    receipt: Receipt
+    choice: Choice
+    gathered: Gathered
+    answer: Answer
     taken: Taken | None
-    ledger: RoundLedger
+    kept: int
+    total_us: float
+    packing_us: float
+
+    @property
+    def graph(self) -> CandidateGraph:
+        """The candidates that were verified."""
+        return self.choice.graph
+
+    @property
+    def receipt(self) -> Receipt:
+        return self.answer.receipt
 
     @property
     def finish(self) -> FinishReason:
         """Why generation ends, if it does."""
         return self.receipt.finish if self.taken is None else self.taken.finish
+
+    @cached_property
+    def ledger(self) -> RoundLedger:
+        """Made when first asked for, which is while the next round's target runs."""
+        return round_ledger(
+            total_us=self.total_us,
+            packing_us=self.packing_us,
+            gathered=self.gathered,
+            answer=self.answer,
+            graph=self.graph,
+            kept=self.kept,
+        )
 
 
 @dataclass(frozen=True)
@@ -59,6 +85,7 @@ class Round:
     settings: OrchestratorSettings
     spans: Spans
     asked: asyncio.Event = field(default_factory=asyncio.Event)
+    unlearned: deque[RoundOutcome] = field(default_factory=deque)
 
     async def run(self) -> RoundOutcome:
         """One committed round. Where the session is lost it goes on elsewhere, inside the same round's time.
@@ -71,15 +98,21 @@ class Round:
             with self.spans.round():
                 while True:
                     try:
-                        return await self._attempt(started)
+                        outcome = await self._attempt(started)
+                        break
                     except SessionLost:
                         await self.session.reopen()
+            if outcome.finish is not FinishReason.NONE:
+                self._learn()
+            return outcome
         finally:
             self.asked.set()
 
     async def _attempt(self, started: float) -> RoundOutcome:
         session = self.session
-        sources = self.gatherer.begin_round([s for s in session.sources if self.budget.asked(s.description.name)])
+        sources = self.gatherer.begin_round(
+            [source for source in session.sources if not source.at_once or self.budget.asked(source.description.name)]
+        )
         plan = session.plan(sources)
         manifest = session.round_manifest(plan, sources)
         prefix = session.frontier.tokens
@@ -89,7 +122,8 @@ class Round:
                 for share in plan
                 for source in sources
                 if source.description.name == share.source
-            ]
+            ],
+            self.budget.worth_waiting,
         )
         packing = time.perf_counter()
         with self.spans.pack():
@@ -100,7 +134,8 @@ class Round:
             request = VerifyRequest(manifest, graph, payload_digest(manifest, graph), session.round_id - 1)
         packing_us = (time.perf_counter() - packing) * 1e6
         with self.spans.verify() as span:
-            # Whoever waits for this runs when the question has left.
+            # What waits for this runs when the question has left: the round before is learned from first.
+            asyncio.get_running_loop().call_soon(self._learn)
             self.asked.set()
             answer = await verify_surely(self.verifier, request, self.settings)
             receipt = answer.receipt
@@ -117,17 +152,24 @@ class Round:
         taken = self.text.take(receipt.tokens, receipt.finish) if self.text.may_stop else None
         kept = len(receipt.tokens) if taken is None else taken.kept
         session.publish(receipt, kept)
-        ledger = round_ledger(
-            total_us=(time.perf_counter() - started) * 1e6,
-            packing_us=packing_us,
+        outcome = RoundOutcome(
+            manifest=manifest,
+            choice=choice,
             gathered=gathered,
             answer=answer,
-            graph=graph,
+            taken=taken,
             kept=kept,
+            total_us=(time.perf_counter() - started) * 1e6,
+            packing_us=packing_us,
         )
-        self.budget.learn(choice, receipt, ledger, gathered.waits_us)
-        self._annotate(manifest, ledger, choice)
-        return RoundOutcome(manifest, graph, receipt, taken, ledger)
+        self.unlearned.append(outcome)
+        self._annotate(outcome)
+        return outcome
+
+    def _learn(self) -> None:
+        while self.unlearned:
+            outcome = self.unlearned.popleft()
+            self.budget.learn(outcome.choice, outcome.receipt, outcome.ledger, outcome.gathered.waits_us)
 
     def _ask(self, share: SourcePlan, manifest: RoundManifest, prefix: npt.NDArray[np.int64]) -> ProposeRequest:
         return ProposeRequest(
@@ -140,9 +182,10 @@ class Round:
             options=self.request.options.get(share.source, {}),
         )
 
-    def _annotate(self, manifest: RoundManifest, ledger: RoundLedger, choice: Choice) -> None:
+    def _annotate(self, outcome: RoundOutcome) -> None:
         span = self.spans.current()
         if span.is_recording():
+            manifest, choice = outcome.manifest, outcome.choice
             span.set_attributes(
                 {
                     names.SESSION_ID: manifest.session_id,
@@ -158,4 +201,4 @@ class Round:
                     names.BUDGET_SESSIONS: choice.sessions,
                 }
             )
-            set_ledger(span, ledger)
+            set_ledger(span, outcome.ledger)

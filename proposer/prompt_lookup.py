@@ -115,10 +115,10 @@ def ranked_matches(
     size = len(prefix)
     seen: set[int] = set()
     if rule == "one_edit":
-        starts, lengths = strongest(prefix, min_ngram, max_ngram, _last_start(rule, continuation, size, 1, wanted))
-        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        occurrences = strongest(prefix, min_ngram, max_ngram, _last_start(rule, continuation, size, 1, wanted))
+        for start, length in occurrences:
             seen.add(start)
-            yield Match(start, length, int(np.count_nonzero(lengths == length)))
+            yield Match(start, length, sum(other == length for _, other in occurrences))
     levels = suffix_occurrences(prefix, max_ngram)
     for length in range(len(levels), min_ngram - 1, -1):
         starts = levels[length - 1]

@@ -9,7 +9,9 @@ there the published text does not depend on them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from contracts.graph import EMPTY_GRAPH, CandidateGraph, keep_rows
 from contracts.ledger import RoundLedger
@@ -18,13 +20,28 @@ from contracts.receipt import Receipt
 from contracts.topology import ANCHOR
 from orchestrator.budget.acceptance import Trials
 from orchestrator.budget.base import Choice
-from orchestrator.budget.evidence import Evidence, known_of
+from orchestrator.budget.evidence import Evidence, known_of, known_of_first
 from orchestrator.budget.experience import Experience
 from orchestrator.budget.hindsight import Hindsight
 from orchestrator.budget.pauses import SourceWorth
 
 # A source is paused or brought back by gains beyond this share of a round.
 _MARGIN = 0.01
+# Classes of how likely the next token is among what was offered at once: another source is worth more where that is little.
+_STRENGTHS = (0.4, 0.7, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class _Thought(Choice):
+    """A choice with what is needed to learn from its round: its number, all that was offered and what was known of it, what
+    each source's offers saved of the target's time, and by source how strong the offers were that it was asked beside.
+    """
+
+    number: int = 0
+    merged: CandidateGraph = EMPTY_GRAPH
+    known: Sequence[Sequence[Evidence]] = ()
+    gains_us: Mapping[str, float] = field(default_factory=dict)
+    strengths: Mapping[str, int] = field(default_factory=dict)
 
 
 class AdaptiveBudget:
@@ -34,33 +51,41 @@ class AdaptiveBudget:
         self._experience = experience
         self._trials = Trials(experience.trials)
         self._hindsight = Hindsight(self._trials)
-        self._worth: dict[str, SourceWorth] = {}
-        self._gains: dict[str, float] = {}
-        self._round = -1
+        self._worth: dict[tuple[str, int], SourceWorth] = {}
+        self._strengths: dict[str, int] = {}
+        self._round = 0
 
     def asked(self, source: str) -> bool:
-        worth = self._worth.get(source)
-        return worth is None or worth.wanted(self._round + 1)
+        return self._wanted(source, 0)
+
+    def worth_waiting(self, source: str, offers: Sequence[Proposal]) -> bool:
+        chances = [self._trials.rate(what) for offer in offers for what in known_of_first(offer)]
+        strength = self._strengths[source] = bisect_right(_STRENGTHS, max(chances, default=0.0))
+        return self._wanted(source, strength)
+
+    def _wanted(self, source: str, strength: int) -> bool:
+        worth = self._worth.get((source, strength))
+        return worth is None or worth.wanted(self._round)
 
     def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal]) -> Choice:
-        self._round += 1
-        self._gains = {}
+        number, strengths = self._round, self._strengths
+        self._round, self._strengths = number + 1, {}
         known = known_of(graph, proposals)
-        self._hindsight.offered(graph, known)
         if not len(graph) or not self._experience.times.known:
-            return Choice(graph, len(graph))
+            return _Thought(graph, len(graph), number=number, merged=graph, known=known, strengths=strengths)
         chances = self._chances(graph, known)
         order = sorted(range(len(graph)), key=lambda row: (-chances[row], row))
         costs = self._experience.costs_us(len(graph))
         best, tokens = cheapest([chances[row] for row in order], costs)
         # Chances never grow along a path and ties go by row number, so the first rows are whole with their ancestors.
         kept = sorted(order[:best])
+        gains: dict[str, float] = {}
         for source in {name for names in graph.sources for name in names}:
             rest = [chances[row] for row in order if graph.sources[row] != (source,)]
             count, fewer = cheapest(rest, costs)
-            self._gains[source] = (costs[count] / fewer * tokens - costs[best]) / self._experience.sessions.value
+            gains[source] = (costs[count] / fewer * tokens - costs[best]) / self._experience.sessions.value
         chosen = graph if best == len(graph) else keep_rows(graph, kept) if kept else EMPTY_GRAPH
-        return Choice(
+        return _Thought(
             chosen,
             len(graph),
             expected_tokens=tokens,
@@ -68,9 +93,16 @@ class AdaptiveBudget:
             rows_us=costs[best] - costs[0],
             idle_us=self._experience.idle_us.value,
             sessions=self._experience.sessions.value,
+            number=number,
+            merged=graph,
+            known=known,
+            gains_us=gains,
+            strengths=strengths,
         )
 
     def learn(self, choice: Choice, receipt: Receipt, ledger: RoundLedger, waits_us: Mapping[str, float]) -> None:
+        assert isinstance(choice, _Thought)
+        self._hindsight.offered(choice.merged, choice.known)
         self._hindsight.published(receipt.tokens)
         experience = self._experience
         timings = receipt.timings
@@ -84,12 +116,13 @@ class AdaptiveBudget:
         for source, wait_us in waits_us.items():
             # Only this session waits, not those that the target serves beside it.
             cost_us = wait_us / sessions
-            gained_us = self._gains.get(source, 0.0) - cost_us
-            worth = self._worth.get(source)
+            gained_us = choice.gains_us.get(source, 0.0) - cost_us
+            strength = choice.strengths.get(source, 0)
+            worth = self._worth.get((source, strength))
             if worth is None:
-                worth = self._worth[source] = SourceWorth(experience.worth_us(source))
-            worth.judge(self._round, gained_us, margin_us)
-            experience.add_worth(source, gained_us)
+                worth = self._worth[source, strength] = SourceWorth(experience.worth_us(source, strength))
+            worth.judge(choice.number, gained_us, margin_us)
+            experience.add_worth(source, gained_us, strength)
 
     def _chances(self, graph: CandidateGraph, known: Sequence[Sequence[Evidence]]) -> list[float]:
         """To be reached and accepted, by row: what the source that expects most of it expects."""

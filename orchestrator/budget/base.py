@@ -29,10 +29,16 @@ class Choice:
 
 
 class Budget(Protocol):
-    """One request's choices. Calls in order, once a round: `asked` (of each source), `choose`, `learn`."""
+    """One request's choices. Calls in order, once a round: `asked`, `worth_waiting`, `choose`; and `learn`, once for every
+    round that was committed, in their order, at the earliest after its `choose` and at the latest rounds after it.
+    """
 
     def asked(self, source: str) -> bool:
-        """Whether the round that comes asks the source."""
+        """Whether the round that comes may ask the source, one that answers at once."""
+        ...
+
+    def worth_waiting(self, source: str, offers: Sequence[Proposal]) -> bool:
+        """Whether it asks a source that has to be waited for, given what those that answer at once have offered."""
         ...
 
     def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal]) -> Choice:
@@ -48,6 +54,9 @@ class FixedBudget:
     """Looks at nothing, so a request's rounds depend on its text alone."""
 
     def asked(self, source: str) -> bool:
+        return True
+
+    def worth_waiting(self, source: str, offers: Sequence[Proposal]) -> bool:
         return True
 
     def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal]) -> Choice:

@@ -76,13 +76,20 @@ def known_of(graph: CandidateGraph, proposals: Sequence[Proposal]) -> list[list[
                 continue
             rows[index] = row
             company = SHARED if len(graph.sources[row]) > 1 else AMONG_OTHERS if len(by_place[parent]) > 1 else ALONE
-            share = _share(proposal, index)
-            if proposal.semantics is ProbabilitySemantics.SCORE_ONLY and node.score is not None:
-                out[row].append(own_evidence(proposal.source, share, node.depth, company))
-            else:
-                length = proposal.cost.match_length
-                out[row].append(evidence(proposal.source, length, share, node.depth, company))
+            out[row].append(_known(proposal, index, company))
     return out
+
+
+def known_of_first(proposal: Proposal) -> list[Evidence]:
+    """What the source knows of each of its candidates for the next token, whatever others offer."""
+    return [_known(proposal, index, WHATEVER) for index, node in enumerate(proposal.nodes) if node.parent == ANCHOR]
+
+
+def _known(proposal: Proposal, index: int, company: int) -> Evidence:
+    node, share = proposal.nodes[index], _share(proposal, index)
+    if proposal.semantics is ProbabilitySemantics.SCORE_ONLY and node.score is not None:
+        return own_evidence(proposal.source, share, node.depth, company)
+    return evidence(proposal.source, proposal.cost.match_length, share, node.depth, company)
 
 
 def _share(proposal: Proposal, index: int) -> float:

@@ -23,7 +23,7 @@ class Experience:
         self.times = PassTimes()
         self.idle_us = Running(1_000.0)
         self.sessions = Running(2.0)
-        self._worths: dict[str, tuple[float, int]] = {}
+        self._worths: dict[tuple[str, int], tuple[float, int]] = {}
 
     def add_round(self, receipt: Receipt, *, pass_us: float, idle_us: float) -> None:
         """A round: its receipt, how long the pass took that it rode in, and how long the target had waited for it."""
@@ -40,13 +40,15 @@ class Experience:
         rows = self.sessions.value
         return [self.idle_us.value + self.times.us(rows * (1 + count)) for count in range(candidates + 1)]
 
-    def worth_us(self, source: str) -> float | None:
-        """What a round gained by the source, over recent sessions; None as long as too few rounds are known."""
-        mean, rounds = self._worths.get(source, (0.0, 0))
+    def worth_us(self, source: str, strength: int = 0) -> float | None:
+        """What a round gained by the source where others had offered something so strong, over recent sessions; None as long
+        as too few such rounds are known.
+        """
+        mean, rounds = self._worths.get((source, strength), (0.0, 0))
         return mean if rounds >= _WORTH_KNOWN_AFTER else None
 
-    def add_worth(self, source: str, gained_us: float) -> None:
+    def add_worth(self, source: str, gained_us: float, strength: int = 0) -> None:
         """One round in which it was asked."""
-        mean, rounds = self._worths.get(source, (0.0, 0))
+        mean, rounds = self._worths.get((source, strength), (0.0, 0))
         rounds = min(rounds + 1, _WORTH_MEMORY)
-        self._worths[source] = mean + (gained_us - mean) / rounds, rounds
+        self._worths[source, strength] = mean + (gained_us - mean) / rounds, rounds

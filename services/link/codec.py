@@ -112,7 +112,7 @@ def _classes(kind: Any, seen: dict[type, str]) -> dict[type, str]:
         return seen
     if issubclass(kind, Enum):
         seen[kind] = str([member.value for member in kind])
-    elif is_dataclass(kind) or issubclass(kind, msgspec.Struct):
+    elif is_dataclass(kind) or issubclass(kind, msgspec.Struct) or hasattr(kind, "_fields"):
         hints = get_type_hints(kind)
         seen[kind] = str(hints)
         for hint in hints.values():

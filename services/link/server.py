@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Protocol, cast
 
 from contracts.errors import FailedPrecondition
+from services.link.eager import run_eagerly
 from services.link.frames import Kind, Splitter, frame
 from services.status import info_of, typed
 
@@ -42,9 +43,10 @@ class _Connection(asyncio.Protocol):
             elif kind is Kind.FORGET:
                 self._answering.forget(payload.decode(errors="replace"))
             else:
-                task = asyncio.get_running_loop().create_task(self._answer(kind, call_id, payload))
-                self._tasks[call_id] = task
-                task.add_done_callback(lambda _, call_id=call_id: self._tasks.pop(call_id, None))  # type: ignore[misc]
+                task = run_eagerly(self._answer(kind, call_id, payload))
+                if task is not None:
+                    self._tasks[call_id] = task
+                    task.add_done_callback(lambda _, call_id=call_id: self._tasks.pop(call_id, None))  # type: ignore[misc]
 
     def close(self) -> None:
         """Ends it once what was answered has been sent."""

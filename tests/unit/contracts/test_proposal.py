@@ -17,7 +17,7 @@ DRAWN = drawn_proposal("draft", [(1, -1), (2, 0)], {-1: LAW, 0: LAW})
 
 def node(proposal: Proposal, index: int, **changes: object) -> Proposal:
     nodes = list(proposal.nodes)
-    nodes[index] = replace(nodes[index], **changes)  # type: ignore[arg-type]
+    nodes[index] = nodes[index]._replace(**changes)  # type: ignore[arg-type]
     return replace(proposal, nodes=tuple(nodes))
 
 

@@ -159,7 +159,7 @@ def test_what_does_not_fit_the_round_is_refused_by_field_and_the_session_lives(
         lambda p: replace(p, round_hash="0" * 64),
         lambda p: replace(p, semantics=ProbabilitySemantics.SCORE_ONLY),
         lambda p: replace(p, nodes=p.nodes * 9),
-        lambda p: replace(p, nodes=(replace(p.nodes[0], depth=9),)),
+        lambda p: replace(p, nodes=(p.nodes[0]._replace(depth=9),)),
     ],
 )
 def test_a_source_that_breaks_its_word_is_an_internal_error(spoil: Callable[[Proposal], Proposal]) -> None:

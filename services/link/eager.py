@@ -1,0 +1,49 @@
+"""Runs a coroutine's first part where it is made, as Python 3.12's eager tasks do: a task only where it has to wait.
+
+Most questions over a link are answered without waiting for anything, and a task costs a turn of the event loop first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from contextvars import copy_context
+from typing import Any
+
+
+def run_eagerly(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+    """The task that ends it, None if it is done. Its first part runs in no task: it must not ask for the current one.
+
+    What the first part raises is raised here.
+    """
+    context = copy_context()
+    try:
+        waits_for = context.run(coroutine.send, None)
+    except StopIteration:
+        return None
+    return asyncio.get_running_loop().create_task(_rest(coroutine, waits_for), context=context)
+
+
+async def _rest(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> None:
+    await _Started(coroutine, waits_for)
+
+
+class _Started:
+    """A coroutine that waits already, for what it yielded."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], waits_for: Any) -> None:
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        waits_for = self._waits_for
+        while True:
+            try:
+                try:
+                    sent = yield waits_for
+                except BaseException as error:
+                    waits_for = self._coroutine.throw(error)
+                else:
+                    waits_for = self._coroutine.send(sent)
+            except StopIteration:
+                return
