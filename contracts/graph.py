@@ -57,9 +57,24 @@ class CandidateGraph:
         return len(self.token_ids)
 
     @cached_property
+    def token_list(self) -> list[int]:
+        """`token_ids` as numbers: a round's few are looked through faster so."""
+        return [*self.token_ids.tolist()]
+
+    @cached_property
+    def parent_list(self) -> list[int]:
+        """`parents` as numbers."""
+        return [*self.parents.tolist()]
+
+    @cached_property
     def depths(self) -> npt.NDArray[np.int64]:
         """int64 [N], 1 for the anchor's children."""
         return depths_of(self.parents)
+
+    @property
+    def deepest(self) -> int:
+        """The largest depth; 0 without candidates."""
+        return max(self.depths.tolist(), default=0)
 
     @cached_property
     def topology(self) -> Topology:
@@ -70,7 +85,7 @@ class CandidateGraph:
     def children(self) -> Mapping[int, Mapping[int, int]]:
         """Per parent row (-1: the anchor) a mapping from token id to child row."""
         out: dict[int, dict[int, int]] = {}
-        for row, (token, parent) in enumerate(zip(self.token_ids.tolist(), self.parents.tolist(), strict=True)):
+        for row, (token, parent) in enumerate(zip(self.token_list, self.parent_list, strict=True)):
             out.setdefault(parent, {})[token] = row
         return out
 
@@ -146,12 +161,12 @@ def keep_rows(graph: CandidateGraph, rows: Sequence[int]) -> CandidateGraph:
     if graph.laws:
         raise InvalidArgument("graph.laws", "rows of a graph with laws are dropped by draw order only")
     number = {ANCHOR: ANCHOR, **{row: index for index, row in enumerate(rows)}}
-    parents = graph.parents.tolist()
+    parents = graph.parent_list
     for row in rows:
         if parents[row] not in number:
             raise InvalidArgument("rows", f"row {row} is kept without its parent {parents[row]}")
     return CandidateGraph(
-        graph.token_ids[list(rows)],
+        np.array([graph.token_list[row] for row in rows], dtype=np.int64),
         np.array([number[parents[row]] for row in rows], dtype=np.int64),
         tuple(graph.sources[row] for row in rows),
         tuple(
@@ -174,17 +189,18 @@ def check_graph(graph: CandidateGraph, *, vocab_size: int, max_rows: int) -> Non
         raise InvalidArgument(
             "graph.parents", f"{len(graph.parents)} parents and {len(graph.sources)} sources for {n} rows"
         )
-    check_parents(graph.parents.tolist(), "graph.rows")
-    if n and (int(graph.token_ids.min()) < 0 or int(graph.token_ids.max()) >= vocab_size):
+    tokens, parents = graph.token_list, graph.parent_list
+    check_parents(parents, "graph.rows")
+    if n and (min(tokens) < 0 or max(tokens) >= vocab_size):
         raise InvalidArgument("graph.token_ids", f"must be within [0, {vocab_size})")
-    keys = set(zip(graph.parents.tolist(), graph.token_ids.tolist(), strict=True))
+    keys = set(zip(parents, tokens, strict=True))
     if len(keys) != n:
         raise InvalidArgument("graph.rows", "two rows share one full prefix; merge them")
     for index, law in enumerate(graph.laws):
         check_law(law, vocab_size=vocab_size, field=f"graph.laws[{index}]")
     drawn: set[int] = set()
     for index, draw in enumerate(graph.draws):
-        if not 0 <= draw.row < n or int(graph.parents[draw.row]) != draw.parent:
+        if not 0 <= draw.row < n or parents[draw.row] != draw.parent:
             raise InvalidArgument(f"graph.draws[{index}]", f"row {draw.row} is not a child of {draw.parent}")
         if not -1 <= draw.law < len(graph.laws):
             raise InvalidArgument(f"graph.draws[{index}].law", f"{draw.law} is outside [-1, {len(graph.laws)})")

@@ -16,8 +16,8 @@ def payload_digest(manifest: RoundManifest, graph: CandidateGraph) -> str:
     Raises InvalidArgument for numbers past their types.
     """
     columns = (
-        ("token_ids", "I", graph.token_ids.tolist()),
-        ("parents", "i", graph.parents.tolist()),
+        ("token_ids", "I", graph.token_list),
+        ("parents", "i", graph.parent_list),
         ("draws", "i", [number for draw in graph.draws for number in (draw.parent, draw.row, draw.law)]),
     )
     packed = b"".join(_packed(name, code, numbers) for name, code, numbers in columns)

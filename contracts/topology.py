@@ -49,11 +49,10 @@ class Topology(StrEnum):
 
 def depths_of(parents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Depth of each row, int64 [N]; parents must precede their children."""
-    depths = np.ones(len(parents), dtype=np.int64)
-    for row, parent in enumerate(parents.tolist()):
-        if parent >= 0:
-            depths[row] = depths[parent] + 1
-    return depths
+    depths: list[int] = []
+    for parent in parents.tolist():
+        depths.append(depths[parent] + 1 if parent >= 0 else 1)
+    return np.array(depths, dtype=np.int64)
 
 
 def check_parents(parents: Sequence[int], field: str = "nodes") -> None:

@@ -189,7 +189,7 @@ class TorchDecoder:
         for window in set(self._config.windows):
             seen = full
             if window is not None:
-                staged_positions = length + depths(span.parents)
+                staged_positions = length + np.array(depths(span.parents.tolist()))
                 key_positions = np.concatenate([np.arange(length), staged_positions])
                 seen = full & (key_positions[None] > span.block.positions[:, None] - window)
             masks[window] = torch.from_numpy(seen).to(device)

@@ -74,31 +74,30 @@ def tap_layers(taps: Sequence[str], num_layers: int) -> dict[str, int]:
 
 def _check(span: Span, info: BackendInfo) -> None:
     block, count = span.block, span.stop - span.start
-    if count == 0 or len(block.positions) != count or len(block.parents) != count:
+    # Lists: of a few numbers they are looked through faster, by much where a pass has emptied the caches.
+    tokens, positions, parents = block.token_ids.tolist(), block.positions.tolist(), span.parents.tolist()
+    if count == 0 or len(positions) != count or len(block.parents) != count:
         raise InvalidArgument("blocks", "token_ids, positions and parents must have one length of at least 1")
-    if block.token_ids.min() < 0 or block.token_ids.max() >= info.vocab_size:
+    if min(tokens) < 0 or max(tokens) >= info.vocab_size:
         raise InvalidArgument("blocks.token_ids", f"must lie within 0..{info.vocab_size - 1}")
-    if block.positions.max() >= info.context_length:
+    if max(positions) >= info.context_length:
         raise InvalidArgument("blocks.positions", f"must lie below the context length {info.context_length}")
-    if len(span.wanted) and (span.wanted.min() < 0 or span.wanted.max() >= count):
+    if block.logits_for is not None and any(not 0 <= row < count for row in span.wanted.tolist()):
         raise InvalidArgument("blocks.logits_for", f"must lie within 0..{count - 1}")
     if block.inputs is not None and tuple(block.inputs.shape) != (count, info.hidden_size):
         raise InvalidArgument("blocks.inputs", f"{tuple(block.inputs.shape)}, expected ({count}, {info.hidden_size})")
-    before = span.staged_before
-    own = span.parents[before:]
-    if own.min() < -1 or (own >= np.arange(before, before + count)).any():
+    before, length = span.staged_before, span.slot.length
+    if any(not -1 <= parent < row for row, parent in enumerate(parents[before:], start=before)):
         raise InvalidArgument("blocks.parents", "a parent must be -1 or an earlier staged row")
-    depth = depths(span.parents)
-    if (block.positions != span.slot.length + depth[before:]).any():
+    if any(position != length + depth for position, depth in zip(positions, depths(parents)[before:], strict=True)):
         raise InvalidArgument("blocks.positions", "a row must stand one position after its parent")
 
 
-def depths(parents: Int64Array) -> Int64Array:
-    """Number of ancestors of each row, int64 [N]."""
-    depth = np.zeros(len(parents), np.int64)
-    for row, parent in enumerate(parents.tolist()):
-        if parent >= 0:
-            depth[row] = depth[parent] + 1
+def depths(parents: Sequence[int]) -> list[int]:
+    """Number of ancestors of each row."""
+    depth: list[int] = []
+    for parent in parents:
+        depth.append(depth[parent] + 1 if parent >= 0 else 0)
     return depth
 
 

@@ -61,8 +61,8 @@ def check_round(session: Session, request: VerifyRequest, *, vocab_size: int) ->
         raise FailedPrecondition("manifest.round_id", f"{manifest.round_id} does not follow {session.last_round}")
     check_graph(graph, vocab_size=vocab_size, max_rows=session.request.manifest.node_budget)
     most = session.request.manifest.max_depth
-    if len(graph) and int(graph.depths.max()) > most:
-        raise InvalidArgument("graph.rows", f"depth {int(graph.depths.max())}, the manifest allows {most}")
+    if graph.deepest > most:
+        raise InvalidArgument("graph.rows", f"depth {graph.deepest}, the manifest allows {most}")
     bind(session.verifier.capability, graph)
 
 
@@ -71,7 +71,7 @@ def pack(session: Session, graph: CandidateGraph) -> RowBlock:
     first = session.prefix_len - 1
     return RowBlock(
         slot=session.slot,
-        token_ids=np.concatenate([session.prefix[-1:], graph.token_ids]),
-        positions=np.concatenate([[first], first + graph.depths]).astype(np.int64),
-        parents=np.concatenate([[-1], graph.parents + 1]).astype(np.int64),
+        token_ids=np.array([int(session.prefix[-1]), *graph.token_list], np.int64),
+        positions=np.array([first, *(first + depth for depth in graph.depths.tolist())], np.int64),
+        parents=np.array([-1, *(parent + 1 for parent in graph.parent_list)], np.int64),
     )

@@ -63,7 +63,7 @@ def within_reach(graph: CandidateGraph, depth: int) -> tuple[CandidateGraph, npt
     Deeper ones lie past the length limit: never published, and possibly past the context. What goes depends on depth
     alone and not on the tokens drawn, so every verifier keeps its law (docs/decisions/0004-merging.md).
     """
-    if not np.any(graph.depths > depth):
+    if graph.deepest <= depth:
         return graph, np.arange(len(graph))
     kept = graph.depths <= depth
     renumbered = np.cumsum(kept) - 1

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.backend import Int64Array
 from models.config import DecoderConfig
 from models.cpu.packing import pack, panels
 from models.cpu.records import Model, Work
@@ -93,29 +92,28 @@ class WorkBuffers:
     ) -> None:
         rows, hidden = x.shape
         group = model.heads // model.kv_heads
+        # Lists, not arrays: a pass of a few rows would spend a millisecond on numpy's fixed cost a call.
         stored = [span.slot.length + len(span.parents) for span in spans]
         score_stride = _stride(max(stored) + 1)
-        starts, paths = _paths(spans)
-        wanted = np.concatenate([span.start + span.wanted for span in spans]).astype(np.int64)
-        groups = _groups(model, spans, starts, paths, threads)
+        paths = _paths(spans)
+        wanted = [span.start + row for span in spans for row in span.wanted.tolist()]
+        groups = _groups(model, spans, paths, threads)
         lines = max(last - first for first, last, _ in groups) * group
-        tables = [span.slot.table for span in spans]
+        tables = [span.slot.table.tolist() for span in spans]
         self.normed = np.zeros_like(x)
         self.taps = np.empty((len(tap_layers), rows, hidden), np.float32)
         self.logits = np.empty((len(wanted), model.vocab_stride), np.float32)
         phases = PHASES_PER_LAYER * model.layers + PHASES_AT_END
         keep = _Keep()
         pages, *ints = keep.joined(
-            storage.address + storage.page_bytes * np.concatenate(tables),
-            np.repeat(np.arange(len(spans)), [span.stop - span.start for span in spans]),
-            np.concatenate(
-                [np.arange(end - (span.stop - span.start), end) for span, end in zip(spans, stored, strict=True)]
-            ),
+            [storage.address + storage.page_bytes * page for table in tables for page in table],
+            [index for index, span in enumerate(spans) for _ in range(span.start, span.stop)],
+            [row for span, end in zip(spans, stored, strict=True) for row in range(end - span.stop + span.start, end)],
             [span.slot.length for span in spans],
             stored,
             list(itertools.accumulate(map(len, tables[:-1]), initial=0)),
-            starts,
-            paths,
+            list(itertools.accumulate(map(len, paths), initial=0)),
+            list(itertools.chain.from_iterable(paths)),
             list(itertools.chain.from_iterable(groups)),
             tap_layers,
             wanted,
@@ -185,11 +183,10 @@ class _Keep:
         # Not `array.ctypes`, which builds an object each time: a tenth of a small pass's preparation.
         return int(array.__array_interface__["data"][0])
 
-    def joined(self, *parts: npt.ArrayLike) -> list[int]:
-        """Addresses of int64 vectors, copied into one array: a small pass would spend half its preparation on a dozen."""
-        vectors = [np.asarray(part, np.int64) for part in parts]
-        sizes = [8 * len(vector) for vector in vectors]
-        return list(itertools.accumulate(sizes[:-1], initial=self(np.concatenate(vectors))))
+    def joined(self, *parts: Sequence[int]) -> list[int]:
+        """Addresses of int64 vectors, copied into one array."""
+        start = self(np.array(list(itertools.chain.from_iterable(parts)), np.int64))
+        return list(itertools.accumulate((8 * len(part) for part in parts[:-1]), initial=start))
 
     def floats(self, *counts: int) -> list[int]:
         """Addresses of float32 buffers of that many floats, uninitialised, each at a cache line's start of one array."""
@@ -216,7 +213,7 @@ def _stack(tensors: Sequence[Tensor | None], stride: int) -> Floats | None:
 
 
 def _groups(
-    model: Model, spans: Sequence[Span], starts: Int64Array, paths: Int64Array, threads: int
+    model: Model, spans: Sequence[Span], paths: Sequence[Sequence[int]], threads: int
 ) -> list[tuple[int, int, int]]:
     """First and last + 1 row of each group, and how many entries the paths of its rows begin with in common.
 
@@ -230,24 +227,21 @@ def _groups(
         count = max(-(-rows // most), min(rows, least))
         cuts = [span.start + rows * cut // count for cut in range(count + 1)]
         for first, last in itertools.pairwise(cuts):
-            shared = starts[first + 1] - starts[first]
-            own = paths[starts[first] : starts[first + 1]]
+            own = paths[first]
+            shared = len(own)
             for row in range(first + 1, last):
-                other = paths[starts[row] : starts[row + 1]][:shared]
-                unequal = np.flatnonzero(own[: len(other)] != other)
-                shared = unequal[0] if len(unequal) else len(other)
-            groups.append((first, last, int(shared)))
+                while paths[row][:shared] != own[:shared]:
+                    shared -= 1
+            groups.append((first, last, shared))
     return groups
 
 
-def _paths(spans: Sequence[Span]) -> tuple[Int64Array, Int64Array]:
-    """Start of each row's path, int64 [rows + 1], and all paths: staged ancestors and the row itself, root first."""
-    paths: list[Int64Array] = []
+def _paths(spans: Sequence[Span]) -> list[list[int]]:
+    """Of each row of the pass: its staged ancestors and itself, root first."""
+    paths: list[list[int]] = []
     for span in spans:
-        known: list[Int64Array] = []
+        known: list[list[int]] = []
         for row, parent in enumerate(span.parents.tolist()):
-            own = np.array([row], np.int64)
-            known.append(np.concatenate([known[parent], own]) if parent >= 0 else own)
+            known.append([*known[parent], row] if parent >= 0 else [row])
         paths += known[span.staged_before :]
-    ends = np.cumsum([len(path) for path in paths])
-    return np.concatenate([[0], ends]).astype(np.int64), np.concatenate(paths)
+    return paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from models.backend import BackendInfo, KVSlot, KVUsage, PassResult, RowBlock
+from models.backend import BackendInfo, Int64Array, KVSlot, KVUsage, PassResult, RowBlock
 from models.config import DecoderConfig
 from models.cpu.buffers import ModelBuffers, WorkBuffers
 from models.cpu.records import Model
@@ -79,8 +80,8 @@ class CpuDecoder:
     def forward(self, blocks: Sequence[RowBlock], *, taps: Sequence[str] = ()) -> PassResult:
         tapped = tap_layers(taps, self._config.num_layers)
         spans = plan(self._pool, self.info, blocks)
-        tokens = np.concatenate([span.block.token_ids for span in spans])
-        positions = np.concatenate([span.block.positions for span in spans])
+        tokens = _joined([span.block.token_ids for span in spans])
+        positions = _joined([span.block.positions for span in spans])
         hidden, vocab = self._config.hidden_size, self._config.vocab_size
         x = np.zeros((len(tokens), self._model.record.hidden_stride), np.float32)
         x[:, :hidden] = _widened(self._embedding[tokens])
@@ -112,9 +113,9 @@ class CpuDecoder:
             tap: [torch.from_numpy(every[span.start : span.stop, :hidden]) for span in spans]
             for tap, every in rows.items()
         }
-        ends = np.cumsum([len(span.wanted) for span in spans])
-        logits = np.split(work.logits[:, :vocab], ends[:-1]) if len(spans) > 1 else [work.logits[:, :vocab]]
-        return PassResult([torch.from_numpy(part) for part in logits], split)
+        ends = list(itertools.accumulate((len(span.wanted) for span in spans), initial=0))
+        logits = [torch.from_numpy(work.logits[first:last, :vocab]) for first, last in itertools.pairwise(ends)]
+        return PassResult(logits, split)
 
     def _compile(self) -> None:
         """Run one row, so that compiling (or reading what is cached) belongs to loading, not to the first request."""
@@ -123,6 +124,10 @@ class CpuDecoder:
         self.forward([RowBlock(slot, zero, zero, np.array([-1]))])
         self.commit(slot, [0])
         self.release(slot)
+
+
+def _joined(parts: Sequence[Int64Array]) -> Int64Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _table(embedding: torch.Tensor) -> npt.NDArray[np.float32] | npt.NDArray[np.uint16]:

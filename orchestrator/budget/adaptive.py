@@ -129,7 +129,7 @@ class AdaptiveBudget:
         # Few rows differ in what is known of them.
         rates = {what: self._trials.rate(what) for what in {what for facts in known for what in facts}}
         out: list[float] = []
-        for row, parent in enumerate(graph.parents.tolist()):
+        for row, parent in enumerate(graph.parent_list):
             rate = max((rates[what] for what in known[row]), default=0.0)
             out.append(rate if parent == ANCHOR else rate * out[parent])
         return out

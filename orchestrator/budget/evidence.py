@@ -63,10 +63,10 @@ def own_evidence(source: str, probability: float, depth: int, company: int = ALO
 def known_of(graph: CandidateGraph, proposals: Sequence[Proposal]) -> list[list[Evidence]]:
     """Per row of the merged graph what each source that offered it knows of it."""
     out: list[list[Evidence]] = [[] for _ in range(len(graph))]
-    children, parents = graph.children, graph.parents.tolist()
+    children = graph.children
     by_place: dict[int, set[str]] = {}
-    for parent, names in zip(parents, graph.sources, strict=True):
-        by_place.setdefault(parent, set()).update(names)
+    for place, names in zip(graph.parent_list, graph.sources, strict=True):
+        by_place.setdefault(place, set()).update(names)
     for proposal in proposals:
         rows: dict[int, int] = {ANCHOR: ANCHOR}
         for index, node in enumerate(proposal.nodes):

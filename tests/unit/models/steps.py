@@ -24,7 +24,7 @@ def tree_block(
     return RowBlock(
         slot,
         np.asarray(tokens, np.int64),
-        slot.length + depths(shape),
+        slot.length + np.array(depths(shape.tolist()), np.int64),
         shape,
         None if wanted is None else np.asarray(wanted, np.int64),
     )
