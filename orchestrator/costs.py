@@ -53,17 +53,12 @@ def round_ledger(
 
 
 def _gathering(gathered: Gathered) -> tuple[float, float]:
-    """What the round waited for proposal and for retrieval: of sources asked side by side the longest of each, sharing the
-    time they overlapped, and all of those that answered at once.
-    """
-    at_once = [offer for offer in gathered.offers if offer.at_once]
-    beside = [offer for offer in gathered.offers if not offer.at_once]
-    own = {retrieves: sum(o.busy_us for o in at_once if o.retrieves is retrieves) for retrieves in (False, True)}
-    proposal = max((offer.busy_us for offer in beside if not offer.retrieves), default=0.0)
-    retrieval = max((offer.busy_us for offer in beside if offer.retrieves), default=0.0)
-    waited = min(max(0.0, gathered.wall_us - sum(own.values())), max(proposal, retrieval))
-    share = waited / (proposal + retrieval) if proposal + retrieval else 0.0
-    return own[False] + share * proposal, own[True] + share * retrieval
+    """What the round waited for proposal and for retrieval: the longest of each, sharing the time they overlapped."""
+    proposal = max((offer.busy_us for offer in gathered.offers if not offer.retrieves), default=0.0)
+    retrieval = max((offer.busy_us for offer in gathered.offers if offer.retrieves), default=0.0)
+    waited = min(gathered.wall_us, max(proposal, retrieval))
+    both = proposal + retrieval
+    return (waited * proposal / both, waited * retrieval / both) if both else (0.0, 0.0)
 
 
 def _by_source(graph: CandidateGraph, rows: Sequence[int]) -> Mapping[str, int]:

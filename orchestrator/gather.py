@@ -1,4 +1,4 @@
-"""Asks a round's sources: those that answer at once, then the others side by side.
+"""Asks a round's sources side by side; those that are long in answering only once it is known what the others offer.
 
 Whatever goes wrong with one of them is recorded and never fails the round.
 """
@@ -19,11 +19,15 @@ from orchestrator.backoff import Backoff
 from orchestrator.sources import CandidateSource
 from orchestrator.spans import Spans, set_offer
 
+Ask = tuple[CandidateSource, ProposeRequest]
+Dear = Callable[[str], bool]
+Worth = Callable[[str, Sequence[Proposal]], bool]
+
 
 @dataclass(frozen=True)
 class Offer:
     """A source's part in a round. `busy_us`: its compute time; of a failed source, how long it kept the round waiting.
-    `wall_us`: from the question to its answer. at_once: nothing else was asked meanwhile.
+    `wall_us`: from the question to its answer.
     """
 
     source: str
@@ -33,7 +37,6 @@ class Offer:
     failure: str = ""
     error: Exception | None = None
     wall_us: float = 0.0
-    at_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,13 @@ class Gathered:
 
     @property
     def waits_us(self) -> Mapping[str, float]:
-        """By source, how much longer it kept the round than all that were asked beside it."""
-        waits: dict[str, float] = {}
-        for offer in self.offers:
-            beside = [other.wall_us for other in self.offers if other is not offer and not other.at_once]
-            waits[offer.source] = offer.wall_us if offer.at_once else max(0.0, offer.wall_us - max(beside, default=0.0))
-        return waits
+        """By source, how much longer it kept the round than all others did."""
+        return {
+            offer.source: max(
+                0.0, offer.wall_us - max((other.wall_us for other in self.offers if other is not offer), default=0.0)
+            )
+            for offer in self.offers
+        }
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -85,88 +89,89 @@ class Gatherer:
 
     async def gather(
         self,
-        asks: Sequence[tuple[CandidateSource, ProposeRequest]],
-        worth: Callable[[str, Sequence[Proposal]], bool],
+        asks: Sequence[Ask],
+        *,
+        dear: Dear,
+        worth: Worth,
     ) -> Gathered:
-        """worth: whether a source that has to be waited for is asked, given the offers of those that answer at once.
+        """dear: whether a source takes so long that it is asked only if it is `worth` that, given what those that answer at
+        once have offered.
 
         Raises InvalidArgument only where a source refuses an option that the client set.
         """
         if not asks:
             return Gathered()
         started = time.perf_counter()
-        made: dict[str, Offer] = {}
-        others: list[tuple[CandidateSource, ProposeRequest]] = []
-        for source, request in asks:
-            if source.at_once:
-                # No task of its own: a turn of the loop may serve much else first.
-                made[request.source] = await self._ask(source, request, at_once=True)
-            else:
-                others.append((source, request))
-        if others:
-            known = [offer.proposal for offer in made.values() if offer.proposal is not None]
-            others = [ask for ask in others if worth(ask[1].source, known)]
-        if len(others) == 1:
-            made[others[0][1].source] = await self._ask_one(*others[0])
-        elif others:
-            made |= await self._ask_all(others)
+        if len(asks) == 1 and not asks[0][0].at_once:
+            made = (
+                await self._ask_alone(*asks[0]) if not dear(asks[0][1].source) or worth(asks[0][1].source, ()) else {}
+            )
+        else:
+            made = await self._ask_together(asks, dear, worth)
         offers = tuple(made[request.source] for _, request in asks if request.source in made)
         for offer in offers:
             self._judge(offer)
         return Gathered(offers, (time.perf_counter() - started) * 1e6)
 
-    async def _ask_one(self, source: CandidateSource, request: ProposeRequest) -> Offer:
+    async def _ask_alone(self, source: CandidateSource, request: ProposeRequest) -> dict[str, Offer]:
         """Without a task, which costs a turn of the loop at either end."""
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self._deadline_s):
-                return await self._ask(source, request)
+                return {request.source: await self._ask(source, request)}
         except TimeoutError:
-            return self._late_offer(source, (time.perf_counter() - started) * 1e6)
+            return {request.source: self._late_offer(source, (time.perf_counter() - started) * 1e6)}
 
-    async def _ask_all(self, asks: Sequence[tuple[CandidateSource, ProposeRequest]]) -> dict[str, Offer]:
+    async def _ask_together(self, asks: Sequence[Ask], dear: Dear, worth: Worth) -> dict[str, Offer]:
         started = time.perf_counter()
-        tasks = {request.source: asyncio.create_task(self._ask(source, request)) for source, request in asks}
+        made: dict[str, Offer] = {}
+        tasks: dict[str, asyncio.Task[Offer]] = {}
+        waited_for = [ask for ask in asks if not ask[0].at_once]
         try:
-            await asyncio.wait(tasks.values(), timeout=self._deadline_s)
+            for source, request in waited_for:
+                if not dear(request.source):
+                    tasks[request.source] = asyncio.create_task(self._ask(source, request))
+            if tasks and len(waited_for) < len(asks):
+                # The questions to others leave before we compute.
+                await asyncio.sleep(0)
+            for source, request in asks:
+                if source.at_once:
+                    # No task of its own: a turn of the loop may serve much else first.
+                    made[request.source] = await self._ask(source, request)
+            known = [offer.proposal for offer in made.values() if offer.proposal is not None]
+            for source, request in waited_for:
+                if request.source not in tasks and worth(request.source, known):
+                    tasks[request.source] = asyncio.create_task(self._ask(source, request))
+            if tasks:
+                await asyncio.wait(tasks.values(), timeout=self._deadline_s)
         finally:
             for task in tasks.values():
                 if not task.done():
                     self._abandon(task)
         wall_us = (time.perf_counter() - started) * 1e6
-        return {
-            request.source: self._late_offer(source, wall_us)
-            if tasks[request.source] in self._late
-            else tasks[request.source].result()
-            for source, request in asks
-        }
+        for source, request in waited_for:
+            asked = tasks.get(request.source)
+            if asked is not None:
+                made[request.source] = self._late_offer(source, wall_us) if asked in self._late else asked.result()
+        return made
 
     def _late_offer(self, source: CandidateSource, wall_us: float) -> Offer:
         late = f"late: no answer within {self._deadline_s * 1000:g} ms"
         return Offer(source.description.name, source.retrieves, wall_us, failure=late, wall_us=wall_us)
 
-    async def _ask(self, source: CandidateSource, request: ProposeRequest, *, at_once: bool = False) -> Offer:
+    async def _ask(self, source: CandidateSource, request: ProposeRequest) -> Offer:
         started = time.perf_counter()
         with self._spans.offer(request.source, retrieves=source.retrieves) as span:
             try:
                 proposal = await source.offer(request)
                 _check_offer(proposal, request, source.description, vocab_size=self._vocab_size)
                 wall_us = (time.perf_counter() - started) * 1e6
-                compute_us = proposal.cost.compute_us
-                offer = Offer(request.source, source.retrieves, compute_us, proposal, wall_us=wall_us, at_once=at_once)
+                offer = Offer(request.source, source.retrieves, proposal.cost.compute_us, proposal, wall_us=wall_us)
             except Exception as error:
                 # Also a port's own bug: no source may take the request down with it.
                 busy_us = (time.perf_counter() - started) * 1e6
                 failure = f"{getattr(error, 'code', type(error).__name__)}: {error}"
-                offer = Offer(
-                    request.source,
-                    source.retrieves,
-                    busy_us,
-                    failure=failure,
-                    error=error,
-                    wall_us=busy_us,
-                    at_once=at_once,
-                )
+                offer = Offer(request.source, source.retrieves, busy_us, failure=failure, error=error, wall_us=busy_us)
             except asyncio.CancelledError:
                 set_offer(span, None, "abandoned")
                 raise

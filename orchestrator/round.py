@@ -110,9 +110,7 @@ class Round:
 
     async def _attempt(self, started: float) -> RoundOutcome:
         session = self.session
-        sources = self.gatherer.begin_round(
-            [source for source in session.sources if not source.at_once or self.budget.asked(source.description.name)]
-        )
+        sources = self.gatherer.begin_round([s for s in session.sources if self.budget.asked(s.description.name)])
         plan = session.plan(sources)
         manifest = session.round_manifest(plan, sources)
         prefix = session.frontier.tokens
@@ -123,7 +121,8 @@ class Round:
                 for source in sources
                 if source.description.name == share.source
             ],
-            self.budget.worth_waiting,
+            dear=self.budget.dear,
+            worth=self.budget.worth_asking,
         )
         packing = time.perf_counter()
         with self.spans.pack():

@@ -29,15 +29,16 @@ from orchestrator.budget.pauses import SourceWorth
 _MARGIN = 0.01
 # Classes of how likely the next token is among what was offered at once: another source is worth more where that is little.
 _STRENGTHS = (0.4, 0.7, 0.9)
+# A source that rounds wait longer for is not asked beside the others but after those that answer at once.
+_DEAR_US = 2_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Thought(Choice):
-    """A choice with what is needed to learn from its round: its number, all that was offered and what was known of it, what
-    each source's offers saved of the target's time, and by source how strong the offers were that it was asked beside.
+    """A choice with what is needed to learn from its round: all that was offered, what was known of it, how much of the target's
+    time each source's offers saved, and by dear source how strong the offers were that it was asked after.
     """
 
-    number: int = 0
     merged: CandidateGraph = EMPTY_GRAPH
     known: Sequence[Sequence[Evidence]] = ()
     gains_us: Mapping[str, float] = field(default_factory=dict)
@@ -53,26 +54,37 @@ class AdaptiveBudget:
         self._hindsight = Hindsight(self._trials)
         self._worth: dict[tuple[str, int], SourceWorth] = {}
         self._strengths: dict[str, int] = {}
-        self._round = 0
 
     def asked(self, source: str) -> bool:
-        return self._wanted(source, 0)
+        return self.dear(source) or self._wanted(source, 0)
 
-    def worth_waiting(self, source: str, offers: Sequence[Proposal]) -> bool:
+    def dear(self, source: str) -> bool:
+        return self._experience.wait_us(source) > _DEAR_US
+
+    def worth_asking(self, source: str, offers: Sequence[Proposal]) -> bool:
         chances = [self._trials.rate(what) for offer in offers for what in known_of_first(offer)]
         strength = self._strengths[source] = bisect_right(_STRENGTHS, max(chances, default=0.0))
         return self._wanted(source, strength)
 
     def _wanted(self, source: str, strength: int) -> bool:
+        return self._worth_of(source, strength).wanted()
+
+    def _worth_of(self, source: str, strength: int) -> SourceWorth:
         worth = self._worth.get((source, strength))
-        return worth is None or worth.wanted(self._round)
+        if worth is None:
+            before_us = self._experience.worth_us(source, strength)
+            worth = self._worth[source, strength] = SourceWorth(before_us, self._margin_us)
+        return worth
+
+    @property
+    def _margin_us(self) -> float:
+        return _MARGIN * self._experience.costs_us(0)[0] / max(1.0, self._experience.sessions.value)
 
     def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal]) -> Choice:
-        number, strengths = self._round, self._strengths
-        self._round, self._strengths = number + 1, {}
+        strengths, self._strengths = self._strengths, {}
         known = known_of(graph, proposals)
         if not len(graph) or not self._experience.times.known:
-            return _Thought(graph, len(graph), number=number, merged=graph, known=known, strengths=strengths)
+            return _Thought(graph, len(graph), merged=graph, known=known, strengths=strengths)
         chances = self._chances(graph, known)
         order = sorted(range(len(graph)), key=lambda row: (-chances[row], row))
         costs = self._experience.costs_us(len(graph))
@@ -93,7 +105,6 @@ class AdaptiveBudget:
             rows_us=costs[best] - costs[0],
             idle_us=self._experience.idle_us.value,
             sessions=self._experience.sessions.value,
-            number=number,
             merged=graph,
             known=known,
             gains_us=gains,
@@ -112,17 +123,14 @@ class AdaptiveBudget:
         away_us = ledger.total_us - ledger.verify - ledger.queue
         experience.add_round(receipt, pass_us=pass_us, idle_us=max(0.0, away_us - max(0.0, waited_us)))
         sessions = experience.sessions.value
-        margin_us = _MARGIN * experience.costs_us(0)[0] / sessions
+        margin_us = self._margin_us
         for source, wait_us in waits_us.items():
             # Only this session waits, not those that the target serves beside it.
             cost_us = wait_us / sessions
             gained_us = choice.gains_us.get(source, 0.0) - cost_us
             strength = choice.strengths.get(source, 0)
-            worth = self._worth.get((source, strength))
-            if worth is None:
-                worth = self._worth[source, strength] = SourceWorth(experience.worth_us(source, strength))
-            worth.judge(choice.number, gained_us, margin_us)
-            experience.add_worth(source, gained_us, strength)
+            self._worth_of(source, strength).judge(gained_us, margin_us)
+            experience.add_worth(source, wait_us, gained_us, strength)
 
     def _chances(self, graph: CandidateGraph, known: Sequence[Sequence[Evidence]]) -> list[float]:
         """To be reached and accepted, by row: what the source that expects most of it expects."""

@@ -29,16 +29,20 @@ class Choice:
 
 
 class Budget(Protocol):
-    """One request's choices. Calls in order, once a round: `asked`, `worth_waiting`, `choose`; and `learn`, once for every
-    round that was committed, in their order, at the earliest after its `choose` and at the latest rounds after it.
+    """One request's choices. Calls in order, once a round: `asked`, `worth_asking`, `choose`; and `learn` for every round
+    that was committed, in their order, while the next one's target runs or later.
     """
 
     def asked(self, source: str) -> bool:
-        """Whether the round that comes may ask the source, one that answers at once."""
+        """Whether the round that comes may ask the source."""
         ...
 
-    def worth_waiting(self, source: str, offers: Sequence[Proposal]) -> bool:
-        """Whether it asks a source that has to be waited for, given what those that answer at once have offered."""
+    def dear(self, source: str) -> bool:
+        """Whether the source takes so long that `worth_asking` decides."""
+        ...
+
+    def worth_asking(self, source: str, offers: Sequence[Proposal]) -> bool:
+        """Whether the round asks a dear source, given what those that answer at once have offered."""
         ...
 
     def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal]) -> Choice:
@@ -56,7 +60,10 @@ class FixedBudget:
     def asked(self, source: str) -> bool:
         return True
 
-    def worth_waiting(self, source: str, offers: Sequence[Proposal]) -> bool:
+    def dear(self, source: str) -> bool:
+        return False
+
+    def worth_asking(self, source: str, offers: Sequence[Proposal]) -> bool:
         return True
 
     def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal]) -> Choice:

@@ -10,6 +10,7 @@ from orchestrator.budget.running import Running
 # Rounds over all sessions after which a source's worth is known, and that it is a running mean of.
 _WORTH_KNOWN_AFTER = 48
 _WORTH_MEMORY = 256
+_WAIT_FLOOR_US = 500.0
 
 
 class Experience:
@@ -24,6 +25,7 @@ class Experience:
         self.idle_us = Running(1_000.0)
         self.sessions = Running(2.0)
         self._worths: dict[tuple[str, int], tuple[float, int]] = {}
+        self._waits: dict[str, Running] = {}
 
     def add_round(self, receipt: Receipt, *, pass_us: float, idle_us: float) -> None:
         """A round: its receipt, how long the pass took that it rode in, and how long the target had waited for it."""
@@ -47,8 +49,14 @@ class Experience:
         mean, rounds = self._worths.get((source, strength), (0.0, 0))
         return mean if rounds >= _WORTH_KNOWN_AFTER else None
 
-    def add_worth(self, source: str, gained_us: float, strength: int = 0) -> None:
+    def wait_us(self, source: str) -> float:
+        """How much longer rounds are for asking it; 0 before the first."""
+        wait = self._waits.get(source)
+        return 0.0 if wait is None else wait.value
+
+    def add_worth(self, source: str, wait_us: float, gained_us: float, strength: int = 0) -> None:
         """One round in which it was asked."""
+        self._waits.setdefault(source, Running(_WAIT_FLOOR_US)).add(wait_us)
         mean, rounds = self._worths.get((source, strength), (0.0, 0))
         rounds = min(rounds + 1, _WORTH_MEMORY)
         self._worths[source, strength] = mean + (gained_us - mean) / rounds, rounds

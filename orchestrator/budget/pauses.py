@@ -14,26 +14,30 @@ _ROUNDS_BEFORE = 12
 
 
 class SourceWorth:
-    """One source over one session. Times in microseconds.
+    """One source over one session, in rounds of one kind. Times in microseconds.
 
     Its worth is a running mean of what a round gained by it. Below `-margin` (after some rounds) it is paused for 4 rounds,
     then asked once; still not worth it, for 8, 16, 32. Above `+margin` it is back, and the next pause is short again.
     before_us: what it was worth in earlier sessions, taken as if those rounds had been this session's; None where there
-    were none, and every session would have to find out anew what a dear source costs it.
+    were none, and every session would have to find out anew what a dear source costs it. Where that is below `-margin_us`
+    the session begins with a pause.
     """
 
-    def __init__(self, before_us: float | None = None) -> None:
+    def __init__(self, before_us: float | None = None, margin_us: float = 0.0) -> None:
         self.worth_us = before_us or 0.0
         self._rounds = 0 if before_us is None else _ROUNDS_BEFORE
         self._pause = _FIRST_PAUSE
-        self._resume_at = 0
+        self._paused = 0
         self._probing = False
+        if before_us is not None and before_us < -margin_us:
+            self._begin_pause()
 
-    def wanted(self, round_number: int) -> bool:
-        """Whether the round that comes asks it."""
-        return round_number >= self._resume_at
+    def wanted(self) -> bool:
+        """Whether the round that comes asks it; to be called once a round."""
+        self._paused -= 1
+        return self._paused < 0
 
-    def judge(self, round_number: int, gained_us: float, margin_us: float) -> None:
+    def judge(self, gained_us: float, margin_us: float) -> None:
         """After a round in which it was asked."""
         self._rounds += 1
         # A probe after a pause counts for more: the text has moved on since.
@@ -42,9 +46,12 @@ class SourceWorth:
         if self._rounds < _ROUNDS_BEFORE:
             return
         if self.worth_us < -margin_us:
-            self._resume_at = round_number + 1 + self._pause
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            self._probing = True
+            self._begin_pause()
         elif self.worth_us > margin_us:
             self._pause = _FIRST_PAUSE
             self._probing = False
+
+    def _begin_pause(self) -> None:
+        self._paused = self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._probing = True

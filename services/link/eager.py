@@ -1,6 +1,6 @@
 """Runs a coroutine's first part where it is made, as Python 3.12's eager tasks do: a task only where it has to wait.
 
-Most questions over a link are answered without waiting for anything, and a task costs a turn of the event loop first.
+A task costs a turn of the event loop before it begins, and much that may have to wait does not.
 """
 
 from __future__ import annotations
@@ -8,34 +8,44 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Generator
 from contextvars import copy_context
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 
-def run_eagerly(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-    """The task that ends it, None if it is done. Its first part runs in no task: it must not ask for the current one.
+def run_eagerly(coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    """The coroutine's outcome: there already, or a task that ends it. Context variables that it sets stay its own.
 
-    What the first part raises is raised here.
+    Its first part runs in no task of its own: it must not ask for the current one.
     """
     context = copy_context()
+    loop = asyncio.get_running_loop()
     try:
         waits_for = context.run(coroutine.send, None)
-    except StopIteration:
-        return None
-    return asyncio.get_running_loop().create_task(_rest(coroutine, waits_for), context=context)
+    except BaseException as ended:
+        outcome: asyncio.Future[T] = loop.create_future()
+        if isinstance(ended, StopIteration):
+            outcome.set_result(ended.value)
+        elif isinstance(ended, Exception):
+            outcome.set_exception(ended)
+        else:
+            raise
+        return outcome
+    return loop.create_task(_rest(coroutine, waits_for), context=context)
 
 
-async def _rest(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> None:
-    await _Started(coroutine, waits_for)
+async def _rest(coroutine: Coroutine[Any, Any, T], waits_for: Any) -> T:
+    return await _Started(coroutine, waits_for)
 
 
-class _Started:
+class _Started(Generic[T]):
     """A coroutine that waits already, for what it yielded."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], waits_for: Any) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T], waits_for: Any) -> None:
         self._coroutine = coroutine
         self._waits_for = waits_for
 
-    def __await__(self) -> Generator[Any, Any, None]:
+    def __await__(self) -> Generator[Any, Any, T]:
         waits_for = self._waits_for
         while True:
             try:
@@ -45,5 +55,6 @@ class _Started:
                     waits_for = self._coroutine.throw(error)
                 else:
                     waits_for = self._coroutine.send(sent)
-            except StopIteration:
-                return
+            except StopIteration as ended:
+                outcome: T = ended.value
+                return outcome

@@ -28,7 +28,7 @@ class _Connection(asyncio.Protocol):
         self._answering = answering
         self._open_connections = open_connections
         self._splitter = Splitter()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[int, asyncio.Future[None]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -43,10 +43,10 @@ class _Connection(asyncio.Protocol):
             elif kind is Kind.FORGET:
                 self._answering.forget(payload.decode(errors="replace"))
             else:
-                task = run_eagerly(self._answer(kind, call_id, payload))
-                if task is not None:
-                    self._tasks[call_id] = task
-                    task.add_done_callback(lambda _, call_id=call_id: self._tasks.pop(call_id, None))  # type: ignore[misc]
+                answer = run_eagerly(self._answer(kind, call_id, payload))
+                if not answer.done():
+                    self._tasks[call_id] = answer
+                    answer.add_done_callback(lambda _, call_id=call_id: self._tasks.pop(call_id, None))  # type: ignore[misc]
 
     def close(self) -> None:
         """Ends it once what was answered has been sent."""

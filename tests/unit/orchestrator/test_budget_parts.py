@@ -174,24 +174,29 @@ def test_a_source_out_of_favour_is_asked_ever_more_rarely_and_comes_back() -> No
     worth = SourceWorth()
     asked = []
     for number in range(120):
-        if worth.wanted(number):
+        if worth.wanted():
             asked.append(number)
-            worth.judge(number, -1_000.0, 300.0)
+            worth.judge(-1_000.0, 300.0)
     gaps = np.diff(asked)
     assert (gaps[:11] == 1).all()
     assert gaps[-3:].tolist() == sorted(gaps[-3:].tolist())
     assert gaps.max() <= 33
-    number = asked[-1] + gaps.max()
     for _ in range(8):
-        while not worth.wanted(number):
-            number += 1
-        worth.judge(number, 20_000.0, 300.0)
-    assert worth.wanted(number + 1)
+        while not worth.wanted():
+            pass
+        worth.judge(20_000.0, 300.0)
+    assert worth.wanted()
 
 
 def test_one_bad_round_pauses_nothing() -> None:
     worth = SourceWorth()
-    for number in range(50):
-        worth.judge(number, 5_000.0, 300.0)
-    worth.judge(50, -3_000.0, 300.0)
-    assert worth.wanted(51)
+    for _ in range(50):
+        worth.judge(5_000.0, 300.0)
+    worth.judge(-3_000.0, 300.0)
+    assert worth.wanted()
+
+
+def test_a_session_begins_with_a_pause_where_earlier_ones_lost_by_the_source() -> None:
+    worth = SourceWorth(-1_000.0, 300.0)
+    assert [worth.wanted() for _ in range(6)] == [False] * 4 + [True] * 2
+    assert all(SourceWorth(before_us, 300.0).wanted() for before_us in (None, -200.0, 5_000.0))

@@ -15,11 +15,13 @@ _NAME: ContextVar[str] = ContextVar("name", default="outside")
 async def test_what_waits_for_nothing_is_done_at_once() -> None:
     done: list[str] = []
 
-    async def answer() -> None:
+    async def answer() -> int:
         done.append("answered")
+        return 7
 
-    assert run_eagerly(answer()) is None
+    outcome = run_eagerly(answer())
     assert done == ["answered"]
+    assert (outcome.done(), await outcome) == (True, 7)
 
 
 async def test_what_waits_goes_on_in_a_task_with_what_it_waited_for() -> None:
@@ -32,7 +34,7 @@ async def test_what_waits_goes_on_in_a_task_with_what_it_waited_for() -> None:
         heard.append(await asyncio.to_thread(str, 7))
 
     task = run_eagerly(answer())
-    assert task is not None
+    assert not task.done()
     assert heard == []
     future.set_result("first")
     await task
@@ -47,7 +49,7 @@ async def test_a_future_that_is_done_before_the_task_begins_is_heard() -> None:
         heard.append(await future)
 
     task = run_eagerly(answer())
-    assert task is not None
+    assert not task.done()
     future.set_result("early")
     await task
     assert heard == ["early"]
@@ -67,7 +69,7 @@ async def test_cancelling_reaches_the_coroutine_where_it_waits() -> None:
             ends.append("cleaned up")
 
     task = run_eagerly(answer())
-    assert task is not None
+    assert not task.done()
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -83,10 +85,12 @@ async def test_a_fault_before_the_first_wait_is_raised_and_one_after_it_is_the_t
         await asyncio.sleep(0)
         raise ValueError("second")
 
+    failed = run_eagerly(at_once())
+    assert failed.done()
     with pytest.raises(ValueError, match="first"):
-        run_eagerly(at_once())
+        await failed
     task = run_eagerly(later())
-    assert task is not None
+    assert not task.done()
     with pytest.raises(ValueError, match="second"):
         await task
 
@@ -102,6 +106,6 @@ async def test_a_context_variable_set_inside_is_kept_inside() -> None:
 
     task = run_eagerly(answer())
     assert _NAME.get() == "outside"
-    assert task is not None
+    assert not task.done()
     await task
     assert seen == ["inside"]
