@@ -35,8 +35,8 @@ _DEAR_US = 2_000.0
 
 @dataclass(frozen=True, slots=True)
 class _Thought(Choice):
-    """A choice with what is needed to learn from its round: all that was offered, what was known of it, how much of the target's
-    time each source's offers saved, and by dear source how strong the offers were that it was asked after.
+    """A choice with what is needed to learn from its round: all that was offered, what was known of it, what each source's
+    offers saved of the target's time, and by dear source how strong the offers were that it was asked after.
     """
 
     merged: CandidateGraph = EMPTY_GRAPH
