@@ -41,7 +41,8 @@ class Catalogue:
     """Descriptions of all peers, asked for side by side when older than `ttl_s` or after `invalidate`.
 
     For another `stale_s` an old one is used while a new one is on its way: whoever would refuse a request by it looks again
-    first. Indexes are described as each tenant may see them; TENANTS_KEPT of the tenants seen last are remembered.
+    first. Not so indexes with live outputs, which the next request is meant to draft from. Indexes are described as each
+    tenant may see them; TENANTS_KEPT of the tenants seen last are remembered.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class Catalogue:
         """What a request of this tenant may use. Raises the verifier's error if it never answered."""
         known_until, known = self._indexes.get(tenant, (-math.inf, ()))
         until, now = min(self._until, known_until), time.monotonic()
-        if fresh or self._view is None or now >= until + self._stale_s:
+        live = any(index.live_generation for indexes in known for index in indexes or ())
+        if fresh or self._view is None or now >= until + (0.0 if live else self._stale_s):
             return await self._fresh_view(tenant)
         if now >= until and tenant not in self._refreshing:
             task = self._refreshing[tenant] = asyncio.create_task(self._fresh_view(tenant))

@@ -52,12 +52,13 @@ class Gathered:
 
     @property
     def waits_us(self) -> Mapping[str, float]:
-        """By source, how much longer it kept the round than all others did."""
+        """By source that answered, how much longer it kept the round than all others did."""
         return {
             offer.source: max(
                 0.0, offer.wall_us - max((other.wall_us for other in self.offers if other is not offer), default=0.0)
             )
             for offer in self.offers
+            if not offer.failure
         }
 
     @property

@@ -72,8 +72,10 @@ class AdaptiveBudget:
     def _worth_of(self, source: str, strength: int) -> SourceWorth:
         worth = self._worth.get((source, strength))
         if worth is None:
-            before_us = self._experience.worth_us(source, strength)
-            worth = self._worth[source, strength] = SourceWorth(before_us, self._margin_us)
+            experience = self._experience
+            paused = experience.pauses_from_the_start(source, strength, self._margin_us)
+            worth = SourceWorth(experience.worth_us(source, strength), paused=paused)
+            self._worth[source, strength] = worth
         return worth
 
     @property
@@ -127,7 +129,9 @@ class AdaptiveBudget:
         for source, wait_us in waits_us.items():
             # Only this session waits, not those that the target serves beside it.
             cost_us = wait_us / sessions
-            gained_us = choice.gains_us.get(source, 0.0) - cost_us
+            # No more than a round is believed to be lost: a stall is not what the source costs.
+            most_us = choice.expected_us or cost_us
+            gained_us = max(choice.gains_us.get(source, 0.0) - cost_us, -most_us)
             strength = choice.strengths.get(source, 0)
             self._worth_of(source, strength).judge(gained_us, margin_us)
             experience.add_worth(source, wait_us, gained_us, strength)

@@ -50,7 +50,7 @@ class Budget(Protocol):
         ...
 
     def learn(self, choice: Choice, receipt: Receipt, ledger: RoundLedger, waits_us: Mapping[str, float]) -> None:
-        """After the round. waits_us: by source asked, how much shorter the round would have been without it."""
+        """After the round. waits_us: by source that answered, how much shorter the round would have been without it."""
         ...
 
 

@@ -9,8 +9,10 @@ from orchestrator.budget.running import Running
 
 # Rounds over all sessions after which a source's worth is known, and that it is a running mean of.
 _WORTH_KNOWN_AFTER = 48
-_WORTH_MEMORY = 256
+_WORTH_MEMORY = 64
 _WAIT_FLOOR_US = 500.0
+# Sessions of which one asks a source that earlier ones lost by.
+_TRIED_EVERY = 8
 
 
 class Experience:
@@ -26,6 +28,7 @@ class Experience:
         self.sessions = Running(2.0)
         self._worths: dict[tuple[str, int], tuple[float, int]] = {}
         self._waits: dict[str, Running] = {}
+        self._begun: dict[tuple[str, int], int] = {}
 
     def add_round(self, receipt: Receipt, *, pass_us: float, idle_us: float) -> None:
         """A round: its receipt, how long the pass took that it rode in, and how long the target had waited for it."""
@@ -48,6 +51,16 @@ class Experience:
         """
         mean, rounds = self._worths.get((source, strength), (0.0, 0))
         return mean if rounds >= _WORTH_KNOWN_AFTER else None
+
+    def pauses_from_the_start(self, source: str, strength: int, margin_us: float) -> bool:
+        """Whether a session begins without asking it: where it lost more than the margin, but for every eighth session, so
+        that a source that has become better is found out even if all sessions are short.
+        """
+        worth_us = self.worth_us(source, strength)
+        if worth_us is None or worth_us >= -margin_us:
+            return False
+        begun = self._begun[source, strength] = self._begun.get((source, strength), 0) + 1
+        return begun % _TRIED_EVERY != 0
 
     def wait_us(self, source: str) -> float:
         """How much longer rounds are for asking it; 0 before the first."""

@@ -19,17 +19,17 @@ class SourceWorth:
     Its worth is a running mean of what a round gained by it. Below `-margin` (after some rounds) it is paused for 4 rounds,
     then asked once; still not worth it, for 8, 16, 32. Above `+margin` it is back, and the next pause is short again.
     before_us: what it was worth in earlier sessions, taken as if those rounds had been this session's; None where there
-    were none, and every session would have to find out anew what a dear source costs it. Where that is below `-margin_us`
-    the session begins with a pause.
+    were none, and every session would have to find out anew what a dear source costs it. paused: whether the session
+    begins with a pause.
     """
 
-    def __init__(self, before_us: float | None = None, margin_us: float = 0.0) -> None:
+    def __init__(self, before_us: float | None = None, *, paused: bool = False) -> None:
         self.worth_us = before_us or 0.0
         self._rounds = 0 if before_us is None else _ROUNDS_BEFORE
         self._pause = _FIRST_PAUSE
         self._paused = 0
         self._probing = False
-        if before_us is not None and before_us < -margin_us:
+        if paused:
             self._begin_pause()
 
     def wanted(self) -> bool:

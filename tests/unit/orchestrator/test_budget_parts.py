@@ -11,6 +11,7 @@ from contracts.proposal import Proposal, ProposalNode, SourceCost
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from orchestrator.budget.acceptance import Trials
 from orchestrator.budget.evidence import ALONE, AMONG_OTHERS, SHARED, evidence, known_of
+from orchestrator.budget.experience import Experience
 from orchestrator.budget.hindsight import Hindsight
 from orchestrator.budget.pass_times import PassTimes
 from orchestrator.budget.pauses import SourceWorth
@@ -196,7 +197,16 @@ def test_one_bad_round_pauses_nothing() -> None:
     assert worth.wanted()
 
 
-def test_a_session_begins_with_a_pause_where_earlier_ones_lost_by_the_source() -> None:
-    worth = SourceWorth(-1_000.0, 300.0)
+def test_a_session_that_begins_with_a_pause_asks_after_four_rounds() -> None:
+    worth = SourceWorth(-1_000.0, paused=True)
     assert [worth.wanted() for _ in range(6)] == [False] * 4 + [True] * 2
-    assert all(SourceWorth(before_us, 300.0).wanted() for before_us in (None, -200.0, 5_000.0))
+
+
+def test_of_the_sessions_after_a_loss_one_in_eight_asks_from_the_start() -> None:
+    experience = Experience()
+    assert not experience.pauses_from_the_start("head", 0, 300.0)
+    for _ in range(48):
+        experience.add_worth("head", 5_000.0, -1_000.0)
+    assert [experience.pauses_from_the_start("head", 0, 300.0) for _ in range(16)] == ([True] * 7 + [False]) * 2
+    assert not experience.pauses_from_the_start("head", 1, 300.0)
+    assert not experience.pauses_from_the_start("head", 0, 2_000.0)

@@ -28,6 +28,16 @@ class Peer:
         return answer
 
 
+class Retriever(Peer):
+    """Serves one index."""
+
+    live_generation = 0
+
+    async def describe(self, *tenant: object) -> Any:
+        number = await super().describe(*tenant)
+        return [SimpleNamespace(number=number, live_generation=self.live_generation)]
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 100.0
@@ -44,14 +54,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def _made(**changes: float) -> SimpleNamespace:
-    peers = SimpleNamespace(verifier=Peer(), proposer=Peer(), retriever=Peer())
+    peers = SimpleNamespace(verifier=Peer(), proposer=Peer(), retriever=Retriever())
     limits = {"ttl_s": 1.0, "stale_s": 10.0, "timeout_s": 5.0, **changes}
     peers.catalogue = Catalogue(peers.verifier, [peers.proposer], [peers.retriever], **limits)
     return peers
 
 
 def _all(view: module.View) -> tuple[Any, ...]:
-    return (view.verifier, *view.proposers, *view.retrievers)
+    return (view.verifier, *view.proposers, *(indexes[0].number for indexes in view.retrievers))
 
 
 async def test_a_description_within_its_time_is_not_asked_for_again(clock: Clock) -> None:
@@ -83,6 +93,15 @@ async def test_a_description_past_its_time_and_more_is_waited_for(clock: Clock, 
     peers = _made()
     await peers.catalogue.view()
     clock.now += seconds
+    later = await peers.catalogue.view()
+    assert (_all(later), later.fresh) == ((2, 2, 2), True)
+
+
+async def test_an_index_with_live_outputs_is_described_anew_before_it_is_used(clock: Clock) -> None:
+    peers = _made()
+    peers.retriever.live_generation = 3
+    await peers.catalogue.view()
+    clock.now += 2.0
     later = await peers.catalogue.view()
     assert (_all(later), later.fresh) == ((2, 2, 2), True)
 
