@@ -88,13 +88,7 @@ class Gatherer:
         self._round += 1
         return tuple(s for s in sources if self._health_of(s.description.name).ready(self._round))
 
-    async def gather(
-        self,
-        asks: Sequence[Ask],
-        *,
-        dear: Dear,
-        worth: Worth,
-    ) -> Gathered:
+    async def gather(self, asks: Sequence[Ask], *, dear: Dear, worth: Worth) -> Gathered:
         """dear: whether a source takes so long that it is asked only if it is `worth` that, given what those that answer at
         once have offered.
 
@@ -103,25 +97,26 @@ class Gatherer:
         if not asks:
             return Gathered()
         started = time.perf_counter()
-        if len(asks) == 1 and not asks[0][0].at_once:
-            made = (
-                await self._ask_alone(*asks[0]) if not dear(asks[0][1].source) or worth(asks[0][1].source, ()) else {}
-            )
-        else:
+        source, request = asks[0]
+        if len(asks) > 1 or source.at_once:
             made = await self._ask_together(asks, dear, worth)
+        elif not dear(request.source) or worth(request.source, ()):
+            made = {request.source: await self._ask_alone(source, request)}
+        else:
+            made = {}
         offers = tuple(made[request.source] for _, request in asks if request.source in made)
         for offer in offers:
             self._judge(offer)
         return Gathered(offers, (time.perf_counter() - started) * 1e6)
 
-    async def _ask_alone(self, source: CandidateSource, request: ProposeRequest) -> dict[str, Offer]:
+    async def _ask_alone(self, source: CandidateSource, request: ProposeRequest) -> Offer:
         """Without a task, which costs a turn of the loop at either end."""
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self._deadline_s):
-                return {request.source: await self._ask(source, request)}
+                return await self._ask(source, request)
         except TimeoutError:
-            return {request.source: self._late_offer(source, (time.perf_counter() - started) * 1e6)}
+            return self._late_offer(source, (time.perf_counter() - started) * 1e6)
 
     async def _ask_together(self, asks: Sequence[Ask], dear: Dear, worth: Worth) -> dict[str, Offer]:
         started = time.perf_counter()
