@@ -13,7 +13,7 @@ from retriever.kernel_table import compiled
 
 # Samples of a match over the budget, at least, for one segment and for each further; and how much closer they come at most in
 # the next turn, as a power of two.
-SAMPLES, FURTHER_SAMPLES, CLOSER = 8, 2, 3
+SAMPLES, FURTHER_SAMPLES, CLOSER = 8, 4, 3
 # Nodes hit less often are not guessed: closer samples tell more of them.
 LEAST_HITS = 2
 # Rows measured together.
@@ -70,7 +70,7 @@ def _guessed(trie, weight, budget, bits):
             if node == root or (hits != bar if ties else hits <= bar):
                 continue
             levels = depth[node] - depth[above[node]]
-            if levels > 0 and number + levels <= 2 * budget:
+            if levels > 0 and number + levels <= 2 * budget and (number < budget or not ties):
                 row[node] = number
                 number += levels
     return row, number

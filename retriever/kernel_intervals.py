@@ -16,18 +16,24 @@ from retriever.kernel_table import CODES, WIDTH, code_at, code_from, code_of, co
 # Columns of a row: a node of the samples' trie and one of its depths, its count, then the S beginnings and S ends of its
 # interval.
 NODE, DEPTH, COUNT, LOWS = range(4)
-# Columns of a search: for which row, in which segment, which bound of its interval, between which ranks, the address of the
-# node's codes, how many of them all suffixes between the ranks share, how many there are, and where the suffix that it looks
-# at continues.
-ROW, SEGMENT, BOUND, LEFT, RIGHT, PATH, SHARED, DEPTH_OF, PLACE, COLUMNS = range(10)
+# Columns of a search: for which row, which bound of its interval, between which ranks, how many of the node's codes count, and
+# the next search of its group, -1 for none. Of the first of a group, for all that look at the same suffixes: the segment, the
+# address of the nodes' codes, how many of them all suffixes between the ranks share, how many codes the deepest has, which
+# search is at its turn, and where the suffix that it looks at continues.
+ROW, BOUND, LEFT, RIGHT, CODES_OF, NEXT, SEGMENT, PATH, SHARED, DEEPEST, TURN, PLACE, COLUMNS = range(13)
 
 
 @compiled
-def _add(searches, at, row, s, bound, left, right, path, shared, depth):
-    search = searches[at]
-    search[ROW], search[SEGMENT], search[BOUND] = row, s, bound
-    search[LEFT], search[RIGHT] = left, right
-    search[PATH], search[SHARED], search[DEPTH_OF] = path, shared, depth
+def _add(searches, at, lead, row, s, bound, left, right, path, shared, depth):
+    """Put a search in, alone or, where lead >= 0, into the group that this search is the first of."""
+    searches[at, ROW], searches[at, BOUND], searches[at, CODES_OF] = row, bound, depth
+    searches[at, LEFT], searches[at, RIGHT] = left, right
+    searches[at, NEXT] = -1
+    searches[at, SEGMENT], searches[at, PATH], searches[at, SHARED], searches[at, DEEPEST] = s, path, shared, depth
+    if lead >= 0:
+        searches[at, NEXT] = searches[lead, NEXT]
+        searches[lead, NEXT] = at
+        searches[lead, DEEPEST] = max(searches[lead, DEEPEST], depth)
 
 
 @compiled
@@ -52,6 +58,9 @@ def measure(table, sampling, order, trie, length, rows, which, number, least):
     begins, ends = trie[0], trie[1]
     segments = table.shape[0]
     searches = np.empty((2 * segments * number, COLUMNS), np.int64)
+    # The first search before and after each sample, and all such.
+    before, after = np.full(ranks.shape[0], -1), np.full(ranks.shape[0], -1)
+    groups, leads = np.empty(2 * segments * number, np.int64), 0
     # Paths of nodes in segments where no sample hits them; a code has four bytes at most.
     deepest = np.int64(0)
     if segments > 1:
@@ -60,8 +69,9 @@ def measure(table, sampling, order, trie, length, rows, which, number, least):
     paths = np.empty((segments * number, deepest), np.uint32)
     written, asked = 0, 0
     for turn in range(number):
-        row = rows[which[turn]]
-        depth, begin, stop = row[DEPTH], begins[row[NODE]], ends[row[NODE]]
+        row = which[turn]
+        node, depth = rows[row, NODE], rows[row, DEPTH]
+        begin, stop = begins[node], ends[node]
         total = np.int64(0)
         for s in range(segments):
             base, width = table[s, CODES], table[s, WIDTH]
@@ -69,15 +79,24 @@ def measure(table, sampling, order, trie, length, rows, which, number, least):
             low, high = ranks[min(i, starts_at[s + 1] - 1)], ranks[j - 1] + 1
             if i < j:
                 if i > starts_at[s] and ranks[i - 1] + 1 < ranks[i]:
-                    low = ranks[i - 1] + 1
+                    if before[i] < 0:
+                        groups[leads] = asked
+                        leads += 1
                     path = base + width * starts[i]
-                    _add(searches, asked, which[turn], s, LOWS + s, low, ranks[i], path, shared[i - 1], depth)
+                    first = ranks[i - 1] + 1
+                    _add(searches, asked, before[i], row, s, LOWS + s, first, low, path, shared[i - 1], depth)
+                    before[i] = asked if before[i] < 0 else before[i]
+                    low = first
                     asked += 1
-                if j < starts_at[s + 1] and ranks[j - 1] + 1 < ranks[j]:
-                    high = ranks[j]
+                if j < starts_at[s + 1] and high < ranks[j]:
+                    if after[j] < 0:
+                        groups[leads] = asked
+                        leads += 1
                     path = base + width * starts[j - 1]
-                    before = ranks[j - 1] + 1
-                    _add(searches, asked, which[turn], s, LOWS + segments + s, before, high, path, shared[j - 1], depth)
+                    bound = LOWS + segments + s
+                    _add(searches, asked, after[j], row, s, bound, high, ranks[j], path, shared[j - 1], depth)
+                    after[j] = asked if after[j] < 0 else after[j]
+                    high = ranks[j]
                     asked += 1
             else:
                 high = low
@@ -87,67 +106,85 @@ def measure(table, sampling, order, trie, length, rows, which, number, least):
                     if _translated(table, segment[begin], starts[who[begin]], s, known, depth, path):
                         written += 1
                         low = ranks[i - 1] + 1
-                        _add(searches, asked, which[turn], s, LOWS + s, low, high, path, known, depth)
-                        _add(searches, asked + 1, which[turn], s, LOWS + segments + s, low, high, path, known, depth)
-                        asked += 2
-            row[LOWS + s], row[LOWS + segments + s] = low, high
+                        for bound in (LOWS + s, LOWS + segments + s):
+                            groups[leads] = asked
+                            leads += 1
+                            _add(searches, asked, -1, row, s, bound, low, high, path, known, depth)
+                            asked += 1
+            rows[row, LOWS + s], rows[row, LOWS + segments + s] = low, high
             total += high - low
-        row[COUNT] = total
-    _search(table, length, searches, asked, paths, rows, least)
+        rows[row, COUNT] = total
+    _search(table, length, searches, groups[:leads], paths, rows, least)
     for turn in range(number):
         if rows[which[turn], COUNT] < least:
             rows[which[turn], COUNT] = 0
 
 
 @compiled
-def _search(table, length, searches, number, paths, rows, least):
+def _next_turn(table, searches, i, rows, least):
+    """Choose which search of a group takes its turn, and have its rank on its way; whether there is one left."""
+    turn = i
+    while turn >= 0 and (
+        searches[turn, LEFT] >= searches[turn, RIGHT] or rows[searches[turn, ROW], COUNT] < least
+    ):  # fmt: skip
+        turn = searches[turn, NEXT]
+    if turn < 0:
+        return False
+    searches[i, TURN] = turn
+    fetch_rank(table, searches[i, SEGMENT], (searches[turn, LEFT] + searches[turn, RIGHT]) >> 1)
+    return True
+
+
+@compiled
+def _search(table, length, searches, groups, paths, rows, least):
     """Narrow the rows' intervals, and their counts with them; leave off where a count falls below `least`.
 
     paths is what addresses in `searches` may point into: passed, it lives until this returns.
     """
     ends = LOWS + table.shape[0]
-    live = np.empty(number, np.int64)
+    live = np.empty(groups.shape[0], np.int64)
     remaining = 0
-    for i in range(number):
-        if rows[searches[i, ROW], COUNT] >= least:
+    for i in groups:
+        if _next_turn(table, searches, i, rows, least):
             live[remaining] = i
             remaining += 1
-            fetch_rank(table, searches[i, SEGMENT], (searches[i, LEFT] + searches[i, RIGHT]) >> 1)
     while remaining > 0:
-        for turn in range(remaining):
-            search = searches[live[turn]]
-            s = search[SEGMENT]
-            search[PLACE] = suffix_start(table, s, (search[LEFT] + search[RIGHT]) >> 1) + length
-            fetch_place(table[s, CODES], table[s, WIDTH], search[PLACE] + search[SHARED])
+        for one in range(remaining):
+            i = live[one]
+            turn, s = searches[i, TURN], searches[i, SEGMENT]
+            place = suffix_start(table, s, (searches[turn, LEFT] + searches[turn, RIGHT]) >> 1) + length
+            searches[i, PLACE] = table[s, CODES] + table[s, WIDTH] * place
+            fetch_place(searches[i, PLACE], table[s, WIDTH], searches[i, SHARED])
         kept = 0
-        for turn in range(remaining):
-            i = live[turn]
-            search, row = searches[i], rows[searches[i, ROW]]
-            s, bound = search[SEGMENT], search[BOUND]
-            width = table[s, WIDTH]
-            place, path = table[s, CODES] + width * search[PLACE], search[PATH]
-            middle = (search[LEFT] + search[RIGHT]) >> 1
-            k, depth = search[SHARED], search[DEPTH_OF]
-            # What begins as the path does is not before the interval's end.
-            before = bound >= ends
-            while k < depth:
+        for one in range(remaining):
+            i = live[one]
+            turn, place, path = searches[i, TURN], searches[i, PLACE], searches[i, PATH]
+            width = table[searches[i, SEGMENT], WIDTH]
+            middle = (searches[turn, LEFT] + searches[turn, RIGHT]) >> 1
+            k, deepest = searches[i, SHARED], searches[i, DEEPEST]
+            code, wanted = np.int64(0), np.int64(0)
+            while k < deepest:
                 code, wanted = code_from(place, width, k), code_from(path, width, k)
                 if code != wanted:
-                    before = code < wanted
                     break
                 k += 1
-            if before:
-                search[LEFT] = middle + 1
-                if bound < ends:
-                    row[COUNT] -= middle + 1 - row[bound]
-                    row[bound] = middle + 1
-            else:
-                search[RIGHT] = middle
-                if bound >= ends:
-                    row[COUNT] -= row[bound] - middle
-                    row[bound] = middle
-            if search[LEFT] < search[RIGHT] and row[COUNT] >= least:
-                fetch_rank(table, s, (search[LEFT] + search[RIGHT]) >> 1)
+            turn = i
+            while turn >= 0:
+                row, bound = searches[turn, ROW], searches[turn, BOUND]
+                # What begins as the path does is not before the interval's end.
+                if bound >= ends if k >= searches[turn, CODES_OF] else code < wanted:
+                    if middle >= searches[turn, LEFT]:
+                        searches[turn, LEFT] = middle + 1
+                        if bound < ends:
+                            rows[row, COUNT] -= middle + 1 - rows[row, bound]
+                            rows[row, bound] = middle + 1
+                elif middle < searches[turn, RIGHT]:
+                    searches[turn, RIGHT] = middle
+                    if bound >= ends:
+                        rows[row, COUNT] -= rows[row, bound] - middle
+                        rows[row, bound] = middle
+                turn = searches[turn, NEXT]
+            if _next_turn(table, searches, i, rows, least):
                 live[kept] = i
                 kept += 1
         remaining = kept
