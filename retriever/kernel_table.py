@@ -17,14 +17,29 @@ import numpy as np
 from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 (
     CODES, WIDTH, LOW, HIGH, ENTRIES, ALPHABET, ALPHABET_SIZE, MAX_TOKEN,
-    SIGNPOSTS, SIGNPOST_COUNT, SIGNPOST_SPACING_BITS, SIGNPOST_DEPTH, COLUMNS,
-) = range(13)  # fmt: skip
+    SIGNPOSTS, SIGNPOST_COUNT, SIGNPOST_SPACING_BITS, SIGNPOST_DEPTH, MARKS, MARKED,
+    MARKS_SHARE, FURTHER_MARKS, FURTHER_MARKED, FURTHER_MARKS_SHARE, COLUMNS,
+) = range(19)  # fmt: skip
 ABOVE_ALL = np.int64(1 << 62)
 # Of each 16-bit lane.
 LOW_BITS, HIGH_BITS = np.uint64(0x0001000100010001), np.uint64(0x8000800080008000)
+
+
+def put_arrays(
+    row: NDArray[np.int64],
+    codes: NDArray[np.generic],
+    offsets_low: NDArray[np.uint32],
+    offsets_high: NDArray[np.uint8],
+) -> None:
+    """Write a segment's codes and suffix array (`segment.Segment`) into its row of a table."""
+    row[CODES], row[WIDTH] = codes.ctypes.data, codes.itemsize
+    row[LOW] = offsets_low.ctypes.data
+    row[HIGH] = offsets_high.ctypes.data if offsets_high.size else 0
+    row[ENTRIES] = offsets_low.shape[0]
 
 
 def _kernel_sources() -> str:
@@ -73,15 +88,6 @@ def code_from(base, width, place):
     if width == 2:
         return np.int64(carray(pointer(base), (1,), np.uint16)[place])
     return np.int64(carray(pointer(base), (1,), np.uint32)[place])
-
-
-@compiled
-def put_code(base, width, place, code):
-    """Write code `place` of those of `width` bytes that begin at an address."""
-    if width == 2:
-        carray(pointer(base), (1,), np.uint16)[place] = code
-    else:
-        carray(pointer(base), (1,), np.uint32)[place] = code
 
 
 @compiled

@@ -10,27 +10,31 @@ from __future__ import annotations
 import numpy as np
 
 from retriever.kernel_children import children, children_scratch, has_more
-from retriever.kernel_frequent import frequent
-from retriever.kernel_intervals import COUNT, LOWS
 from retriever.kernel_ranks import edge
-from retriever.kernel_table import ABOVE_ALL, code_at, code_of, compiled, token_of
+from retriever.kernel_single import best_of_one
+from retriever.kernel_table import ABOVE_ALL, code_of, compiled
+
+# Nodes up to this count are looked through at once.
+SMALL_NODE = 64
+# The first level is the matches over this often the budget, and every further one this fraction of the last.
+FIRST_LEVEL, NEXT_LEVEL = 4, 2
 
 
 @compiled
-def _place(order, waiting, count, token, depth, parent, slot):
-    """Where a newcomer stands among the waiting nodes, the first of which comes last."""
+def _place(order, waiting, count, token, depth, parent, new_count, new_token, new_depth, new_parent):
+    """Where a newcomer stands among the waiting nodes: (count down, token up, depth up, parent row up)."""
     place = waiting
     while place > 0:
         other = order[place - 1]
-        if count[other] != count[slot]:
-            after = count[other] > count[slot]
-        elif token[other] != token[slot]:
-            after = token[other] < token[slot]
-        elif depth[other] != depth[slot]:
-            after = depth[other] < depth[slot]
+        if count[other] != new_count:
+            before = count[other] > new_count
+        elif token[other] != new_token:
+            before = token[other] < new_token
+        elif depth[other] != new_depth:
+            before = depth[other] < new_depth
         else:
-            after = parent[other] < parent[slot]
-        if not after:
+            before = parent[other] < new_parent
+        if before:
             break
         place -= 1
     return place
@@ -40,77 +44,110 @@ def _place(order, waiting, count, token, depth, parent, slot):
 def best_first(table, low, high, length, max_depth, budget, tokens, parents, counts, depths):
     """Emit up to `budget` trie nodes below the intervals, best first; returns (number, truncated).
 
-    Mutates the four output rows [budget]. What can be emitted is found beforehand (`kernel_frequent.py`), so that only counts
-    are looked at here. The frontier keeps no more nodes than can still be emitted.
+    Mutates the four output rows [budget]. What one segment alone can tell without a search is left to `best_of_one`. Children are looked for by *level*, a count: an emitted node puts those that
+    reach it into the frontier and leaves a *rest*, the bound that its other children cannot exceed. A waiting node is
+    emitted only once no rest could hold a node ahead of it or level with it; when none is, the level falls and the rests
+    are looked at again. The frontier keeps no more nodes than can still be emitted, and none is looked for that would
+    come after them. So the answer is exact, and the long tail of rare children is never walked unless it is needed.
     """
-    active = np.flatnonzero(low < high)
-    table, low, high = table[active], low[active], high[active]
     segments = table.shape[0]
-    sampling, order, trie, weight, least, row, rows = frequent(table, low, high, length, max_depth, budget)
-    _, ranks, starts, _ = sampling
-    who, segment, _, until = order
-    begin, end, deepest, above, child, sibling, root = trie
-    exact = rows.shape[0] == 0
-    # A slot more than the frontier has: for the newcomer.
-    token, count, node = np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64)
-    depth, parent = np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64)
-    # frontier[:waiting] are the waiting nodes' slots, the best last; free[waiting:] are the unused ones.
-    frontier, free = np.empty(budget + 1, np.int64), np.arange(budget + 1)
-    emitted_node = np.empty(budget, np.int64)
-    waiting, emitted = 0, 0
-    here, below = root, np.int64(0)
+    active, only = 0, 0
+    for s in range(segments):
+        if low[s] < high[s]:
+            active += 1
+            only = s
+    if active == 1:
+        number, truncated = best_of_one(
+            table[only : only + 1], low[only], high[only], length, max_depth, budget, tokens, parents, counts, depths
+        )
+        if number >= 0:
+            return number, truncated
+    token = np.empty(budget, np.int64)
+    count = np.empty(budget, np.int64)
+    depth = np.empty(budget, np.int64)
+    parent = np.empty(budget, np.int64)
+    node_low = np.empty((budget, segments), np.int64)
+    node_high = np.empty((budget, segments), np.int64)
+    # order[:waiting] are the frontier's slots, best first; free[waiting:] are the unused ones.
+    order = np.empty(budget, np.int64)
+    free = np.arange(budget)
+    child_token = np.empty(budget, np.int64)
+    child_count = np.empty(budget, np.int64)
+    child_order = np.empty(budget, np.int64)
+    child_low = np.empty((budget, segments), np.int64)
+    child_high = np.empty((budget, segments), np.int64)
+    scratch = children_scratch(segments)
+    # Row 0 is the root, row r + 1 the emitted node r. bound: no child that has not been in the frontier has a higher count.
+    bound = np.zeros(budget + 1, np.int64)
+    seen = np.zeros((budget + 1, segments), np.int64)
+    whole_low = np.empty((budget + 1, segments), np.int64)
+    whole_high = np.empty((budget + 1, segments), np.int64)
+    whole_low[0] = low
+    whole_high[0] = high
+    for s in range(segments):
+        bound[0] += high[s] - low[s]
+    level = max(np.int64(1), bound[0] // (FIRST_LEVEL * budget))
+    waiting, emitted, first, end = 0, 0, 0, 1
     while emitted < budget:
-        # A node goes on as one until its deepest level.
-        along = below < deepest[here]
-        c = here if along else child[here]
-        left = budget - emitted
-        while c >= 0 and below < max_depth:
-            slot = free[waiting]
-            if exact:
-                count[slot] = weight[c]
-            else:
-                count[slot] = rows[row[c] + below - deepest[above[c]], COUNT] if row[c] >= 0 else 0
-            if below < deepest[c] and count[slot] >= (count[frontier[0]] if waiting == left else least):
-                s = segment[begin[c]]
-                token[slot] = token_of(table, s, code_at(table, s, starts[who[begin[c]]] + below))
-                node[slot], depth[slot], parent[slot] = c, below + 1, emitted - 1
-                place = _place(frontier, waiting, count, token, depth, parent, slot)
-                if waiting < left:
-                    for j in range(waiting, place, -1):
-                        frontier[j] = frontier[j - 1]
-                    frontier[place] = slot
-                    waiting += 1
-                elif place > 0:
-                    free[waiting] = frontier[0]
-                    for j in range(place - 1):
-                        frontier[j] = frontier[j + 1]
-                    frontier[place - 1] = slot
-            c = np.int64(-1) if along else sibling[c]
-        if waiting == 0:
-            break
+        # Rows first to end are those to look at: the last emitted one, or all of them after the level fell.
+        for r in range(first, end):
+            room = budget - emitted
+            floor = count[order[room - 1]] if waiting >= room else np.int64(1)
+            threshold = floor if bound[r] <= SMALL_NODE else max(floor, level)
+            if bound[r] < threshold:
+                continue
+            below = np.int64(0) if r == 0 else depths[r - 1]
+            number = children(
+                table, whole_low[r], whole_high[r], length + below, threshold, bound[r], room, True,
+                child_token, child_count, child_order, child_low, child_high, scratch,
+            )  # fmt: skip
+            bound[r] = threshold - 1 if threshold > floor else 0
+            for i in range(number):
+                c = child_order[i]
+                place = _place(
+                    order, waiting, count, token, depth, parent, child_count[c], child_token[c], below + 1, r - 1
+                )
+                if place >= room:
+                    break
+                if waiting == room:
+                    waiting -= 1
+                    free[waiting] = order[waiting]
+                slot = free[waiting]
+                for j in range(waiting, place, -1):
+                    order[j] = order[j - 1]
+                order[place] = slot
+                waiting += 1
+                token[slot] = child_token[c]
+                count[slot] = child_count[c]
+                depth[slot] = below + 1
+                parent[slot] = r - 1
+                node_low[slot] = child_low[c]
+                node_high[slot] = child_high[c]
+        if waiting == 0 or count[order[0]] < level:
+            rest = bound[: emitted + 1].max()
+            if rest > 0 and (waiting == 0 or count[order[0]] <= rest):
+                while level > rest:
+                    level = max(np.int64(1), level // NEXT_LEVEL)
+                first, end = 0, emitted + 1
+                continue
+            if waiting == 0:
+                break
+        slot = order[0]
         waiting -= 1
-        slot = frontier[waiting]
         free[waiting] = slot
-        tokens[emitted], parents[emitted] = token[slot], parent[slot]
-        counts[emitted], depths[emitted] = count[slot], depth[slot]
-        emitted_node[emitted] = node[slot]
-        here, below = node[slot], depth[slot]
+        for j in range(waiting):
+            order[j] = order[j + 1]
+        tokens[emitted] = token[slot]
+        parents[emitted] = parent[slot]
+        counts[emitted] = count[slot]
+        depths[emitted] = depth[slot]
         emitted += 1
-    # Row 0 is the root, row r + 1 the emitted node r.
-    whole_low, whole_high = np.empty((emitted + 1, segments), np.int64), np.empty((emitted + 1, segments), np.int64)
-    seen = np.zeros((emitted + 1, segments), np.int64)
-    whole_low[0], whole_high[0] = low, high
-    for r in range(emitted):
-        c = emitted_node[r]
         for s in range(segments):
-            if exact:
-                i, j = until[s, begin[c]], until[s, end[c]]
-                whole_low[r + 1, s] = ranks[i] if i < j else 0
-                whole_high[r + 1, s] = ranks[j - 1] + 1 if i < j else 0
-            else:
-                at = row[c] + depths[r] - 1 - deepest[above[c]]
-                whole_low[r + 1, s], whole_high[r + 1, s] = rows[at, LOWS + s], rows[at, LOWS + segments + s]
-            seen[parents[r] + 1, s] += whole_high[r + 1, s] - whole_low[r + 1, s]
+            seen[parent[slot] + 1, s] += node_high[slot, s] - node_low[slot, s]
+            whole_low[emitted, s] = node_low[slot, s]
+            whole_high[emitted, s] = node_high[slot, s]
+        bound[emitted] = count[slot] if depth[slot] < max_depth else 0
+        first, end = emitted, emitted + 1
     for r in range(emitted + 1):
         below = np.int64(0) if r == 0 else depths[r - 1]
         if below < max_depth and has_more(table, whole_low[r], whole_high[r], length + below, seen[r]):
