@@ -111,7 +111,7 @@ def marks_of(share, least):
 def marked(table, low, high, length, most, further):
     """The samples (ranks, shared) that the marks of the only segment make in the interval [low, high) of a match of `length`.
 
-    Each run between marks by its first and last rank. Empty where `low` is no mark.
+    Each run between marks by its first and last rank.
     """
     columns = FURTHER_MARKS - MARKS if further else 0
     number = table[0, MARKED + columns]
@@ -124,19 +124,21 @@ def marked(table, low, high, length, most, further):
             left = middle + 1
         else:
             right = middle
-    end = left
-    if left < number and at_rank[left] == low:
-        while end < number and at_rank[end] < high:
-            end += 1
+    # Where the match ends documents, the interval begins behind these: no frequent node begins there, for it would be a mark.
+    begins = left < number and at_rank[left] == low
+    left = left if begins else left - 1
+    end = left + 1
+    while end < number and at_rank[end] < high:
+        end += 1
     ranks, shared = np.empty(2 * (end - left), np.int64), np.empty(2 * (end - left), np.int64)
     at = 0
     for i in range(left, end):
-        ranks[at] = at_rank[i]
+        ranks[at] = at_rank[i] if i > left else low
         if i > left:
             shared[at - 1] = min(most, np.int64(shares[i, 0]) - length)
         last = (np.int64(at_rank[i + 1]) if i + 1 < end else high) - 1
         if last > ranks[at]:
-            shared[at] = min(most, np.int64(shares[i, 1]) - length)
+            shared[at] = min(most, np.int64(shares[i, 1]) - length) if i > left or begins else 0
             at += 1
             ranks[at] = last
         at += 1

@@ -125,7 +125,7 @@ def _bar(ranks, trie, budget, least):
 
 
 @compiled
-def _starts(table, ranks, begin, end, above, least, length):
+def _starts(table, ranks, begin, end, least, length):
     """Where the first suffix of each node of `least` occurrences or more continues; the memory there is on its way."""
     base, width = table[0, CODES], table[0, WIDTH]
     starts = np.empty(ranks.shape[0], np.int64)
@@ -160,13 +160,11 @@ def best_of_one(table, low, high, length, max_depth, budget, tokens, parents, co
         further = table[0, FURTHER_MARKED] > 0 and total >= FREQUENT * FURTHER_RUN
         while True:
             ranks, shared = marked(table, low, high, length, max_depth, further)
-            starts = shared
-            if ranks.shape[0] > 0:
-                trie = _trie(table, starts, shared, ranks.shape[0], max_depth, False)
-                least = _bar(ranks, trie, budget, np.int64(FURTHER_RUN if further else LEAST_RUN))
-                if least > 0:
-                    starts = _starts(table, ranks, trie[0], trie[1], trie[3], least, length)
-                    break
+            trie = _trie(table, shared, shared, ranks.shape[0], max_depth, False)
+            least = _bar(ranks, trie, budget, np.int64(FURTHER_RUN if further else LEAST_RUN))
+            if least > 0:
+                starts = _starts(table, ranks, trie[0], trie[1], least, length)
+                break
             if not further:
                 return -1, False
             further = False
