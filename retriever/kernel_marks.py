@@ -9,7 +9,17 @@ from numba import carray
 
 from retriever.kernel_ranks import fetch_place, fetch_rank
 from retriever.kernel_table import (
-    CODES, ENTRIES, FURTHER_MARKS, MARKED, MARKS, MARKS_SHARE, WIDTH, compiled, pointer, shared_from, suffix_start,
+    CODES,
+    ENTRIES,
+    FURTHER_MARKS,
+    MARKED,
+    MARKS,
+    MARKS_SHARE,
+    WIDTH,
+    compiled,
+    pointer,
+    shared_from,
+    suffix_start,
 )  # fmt: skip
 
 # Codes of a suffix that marks know of: nodes deeper than that, match included, have none.
@@ -109,7 +119,7 @@ def marks_of(share, least):
 
 @compiled
 def marked(table, low, high, length, most, further):
-    """The samples (ranks, shared) that the marks of the only segment make in the interval [low, high) of a match of `length`.
+    """The samples (ranks, shared) that the only segment's marks make in the interval [low, high) of a match of `length`.
 
     Each run between marks by its first and last rank.
     """
@@ -124,7 +134,7 @@ def marked(table, low, high, length, most, further):
             left = middle + 1
         else:
             right = middle
-    # Where the match ends documents, the interval begins behind these: no frequent node begins there, for it would be a mark.
+    # Where the match ends documents, the interval begins behind these; a frequent node that began there would be marked.
     begins = left < number and at_rank[left] == low
     left = left if begins else left - 1
     end = left + 1

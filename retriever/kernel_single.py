@@ -13,7 +13,17 @@ import numpy as np
 from retriever.kernel_children import has_more
 from retriever.kernel_marks import DEEPEST, FURTHER_RUN, LEAST_RUN, marked
 from retriever.kernel_ranks import fetch_place, fetch_rank
-from retriever.kernel_table import CODES, FURTHER_MARKED, MARKED, WIDTH, code_at, compiled, shared_from, suffix_start, token_of
+from retriever.kernel_table import (
+    CODES,
+    FURTHER_MARKED,
+    MARKED,
+    WIDTH,
+    code_at,
+    compiled,
+    shared_from,
+    suffix_start,
+    token_of,
+)
 
 # Up to so many suffixes are all read.
 ALL_READ = 256
@@ -145,8 +155,8 @@ def _starts(table, ranks, begin, end, least, length):
 def best_of_one(table, low, high, length, max_depth, budget, tokens, parents, counts, depths):
     """Emit up to `budget` trie nodes below the interval [low, high), best first; returns (number, truncated).
 
-    Mutates the four output rows [budget]. The table has the one segment's row. The number is -1, and nothing is emitted, where
-    neither all suffixes are to be read nor marks tell of enough nodes.
+    Mutates the four output rows [budget]. The table has the one segment's row. The number is -1, and nothing is emitted,
+    where neither all suffixes are to be read nor marks tell of enough nodes.
     """
     total = high - low
     least = np.int64(0)
@@ -168,7 +178,7 @@ def best_of_one(table, low, high, length, max_depth, budget, tokens, parents, co
             if not further:
                 return -1, False
             further = False
-    begin, end, deepest, above, child, sibling, root = trie
+    begin, end, deepest, _, child, sibling, root = trie
     # A slot more than the frontier has: for the newcomer.
     token, count, node = np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64)
     depth, parent = np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64)

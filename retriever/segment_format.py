@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from contracts.errors import DataLoss, FailedPrecondition
-from retriever.segment import Segment, segment_from_documents
 from retriever.marks import marks_of
+from retriever.segment import Segment, segment_from_documents
 from retriever.signposts import signposts_of
 from retriever.trie import MAX_TOKEN_ID
 
