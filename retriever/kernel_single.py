@@ -29,8 +29,8 @@ from retriever.kernel_table import (
 ALL_READ = 256
 # A level of counts is told from others to this part of the matches.
 PARTS = 1024
-# Counts of 64 nodes are mostly above this part of the matches.
-FREQUENT = 256
+# Counts of 64 nodes are mostly above the one part of the matches, and seldom all above the other.
+FREQUENT, SELDOM = 256, 64
 
 
 @compiled
@@ -165,7 +165,7 @@ def best_of_one(table, low, high, length, max_depth, budget, tokens, parents, co
         trie = _trie(table, starts, shared, total, max_depth, True)
         least = np.int64(1)
     else:
-        if table[0, MARKED] == 0 or length + max_depth > DEEPEST:
+        if total < SELDOM * LEAST_RUN or table[0, MARKED] == 0 or length + max_depth > DEEPEST:
             return -1, False
         further = table[0, FURTHER_MARKED] > 0 and total >= FREQUENT * FURTHER_RUN
         while True:

@@ -68,19 +68,33 @@ def test_every_frequent_node_begins_at_a_mark_and_ends_before_one(seed: int) -> 
                 assert within == min(share[rank + 1 : following])
 
 
-@pytest.mark.parametrize("seed", range(4))
+def best_of_one(segment: Segment, context: list[int], depth: int, budget: int) -> int:
+    """How many nodes are emitted without the walk by levels, -1 where it is needed; the matches are too many to be read."""
+    table = SegmentSet([segment])._table
+    low, high = np.empty((2, 1), np.int64)
+    tokens = np.array(context)
+    assert kernel_match.intervals(table, tokens, tokens.shape[0], low, high) > kernel_single.ALL_READ
+    rows = np.empty((4, budget), np.int64)
+    number, _ = kernel_single.best_of_one(table, low[0], high[0], len(context), depth, budget, *rows)
+    return int(number)
+
+
+@pytest.mark.parametrize("seed", range(2))
 def test_answers_equal_a_naive_scan_where_matches_are_wide_and_end_documents(seed: int) -> None:
-    documents = short_documents(seed, 700)
-    segments = SegmentSet([marked(segment_from_documents(documents))])
-    for context in ([1], [2, 3], [0], [5], [0, 1]):
-        for depth, budget in ((1, 3), (2, 6), (5, 8), (16, 30)):
+    documents = short_documents(seed, 3_500, ids=3)
+    segment = marked(segment_from_documents(documents))
+    by_marks = 0
+    for context in ([1], [0], [2, 0], [1, 2, 0]):
+        for depth, budget in ((1, 2), (2, 7), (5, 40), (16, 12)):
             expected = naive_retrieve(
                 documents, context, max_suffix=4, min_suffix=1, max_continuation=depth, node_budget=budget
             )
-            found = segments.retrieve(context, QueryLimits(4, 1, depth, budget))
+            found = SegmentSet([segment]).retrieve(context, QueryLimits(4, 1, depth, budget))
             assert (found.match_length, found.match_count) == (expected.match_length, expected.match_count)
             assert tuple(zip(found.paths(), found.counts.tolist(), strict=True)) == expected.nodes
             assert found.truncated == expected.truncated
+            by_marks += best_of_one(segment, context, depth, budget) == budget
+    assert 0 < by_marks < 16
 
 
 @pytest.fixture(scope="module")
@@ -102,22 +116,14 @@ def test_answers_are_the_same_without_them(large: Segment) -> None:
         assert found.same_as(without.retrieve(ids[:end], limits))
 
 
-def best_of_one(segment: Segment, context: list[int], depth: int) -> int:
-    table = SegmentSet([segment])._table
-    low, high = np.empty((2, 1), np.int64)
-    tokens = np.array(context)
-    assert kernel_match.intervals(table, tokens, tokens.shape[0], low, high) > FURTHER_RUN * 256
-    rows = np.empty((4, 16), np.int64)
-    number, _ = kernel_single.best_of_one(table, low[0], high[0], len(context), depth, 16, *rows)
-    return int(number)
-
-
 def test_wide_matches_are_answered_by_marks_up_to_the_depth_that_they_know(large: Segment) -> None:
     wide = segment_from_documents([*large.token_documents(), *large.token_documents()[:6] * 3])
-    assert best_of_one(wide, [0], DEEPEST - 1) == 16
-    assert best_of_one(wide, [0], DEEPEST) == -1
-    assert best_of_one(replace(wide, marks=()), [0], 16) == -1
-    assert best_of_one(replace(wide, marks=wide.marks[:1]), [0], 16) == 16
+    assert best_of_one(wide, [0], DEEPEST - 1, 16) == 16
+    assert best_of_one(wide, [0], DEEPEST, 16) == -1
+    assert best_of_one(replace(wide, marks=()), [0], 16, 16) == -1
+    assert best_of_one(replace(wide, marks=wide.marks[:1]), [0], 16, 16) == 16
+    counts = SegmentSet([wide]).retrieve([0], QueryLimits(1, 1, 1, 16)).match_count
+    assert counts >= kernel_single.FREQUENT * FURTHER_RUN
 
 
 def test_they_are_made_when_a_segment_is_opened_and_are_in_no_file(large: Segment) -> None:
