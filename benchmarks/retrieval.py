@@ -1,6 +1,6 @@
 """The REST index: build, memory, query time and its growth, swaps under load, and what it is worth to Generate.
 
-    python -m benchmarks.retrieval [--quick] [--json FILE] [--phase index|growth|serve|draft ...] [--prompts N]
+    python -m benchmarks.retrieval [--quick] [--json FILE] [--phase index|growth|growth-grpc|serve|draft ...] [--prompts N]
 
 Text is this machine's own Python source and documentation, each document once, tokenised for the default model and kept
 in the cache. Sizes beyond it repeat spans in another order with one token in 50 replaced; `unique_share_*` says how much of
@@ -22,6 +22,7 @@ from benchmarks.figures import write
 from benchmarks.retrieval_corpus import real_corpus
 from benchmarks.retrieval_drafting import drafting_figures, gsm8k, humaneval, with_fixed_budget
 from benchmarks.retrieval_growth import growth_figures
+from benchmarks.retrieval_growth_grpc import grpc_growth_figures
 from benchmarks.retrieval_index import (
     Figures,
     folder,
@@ -38,7 +39,7 @@ from services.text import CheckpointTokenizer
 
 SERVED = "real-text"
 NAMESPACE = "benchmark-retrieval"
-PHASES = ("index", "growth", "serve", "draft")
+PHASES = ("index", "growth", "growth-grpc", "serve", "draft")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,11 @@ async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None)
         if "growth" in phases:
             progress.update(task, description="growth")
             figures |= growth_figures(corpus, held_out, plan.sizes, plan.queries, folder(cache), copied=plan.copied)
+            write(figures, path, console, "Retrieval")
+            progress.advance(task)
+        if "growth-grpc" in phases:
+            progress.update(task, description="growth over gRPC")
+            figures |= await grpc_growth_figures(corpus, held_out, plan.sizes, plan.queries, folder(cache))
             write(figures, path, console, "Retrieval")
             progress.advance(task)
         if not {"serve", "draft"} & set(phases):

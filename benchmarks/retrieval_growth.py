@@ -49,7 +49,7 @@ def growth_figures(
     opened: dict[str, SegmentSet] = {}
     for size in sizes:
         cut = grown(corpus, size)
-        name = f"1e{round(np.log10(size))}"
+        name = size_name(size)
         opened[name] = _built_and_opened(cut, 1, directory, figures, name, copied=copied)
         figures[f"unique_share_{name}"] = cut.unique_share
         figures[f"bytes_per_token_{name}"] = opened[name].resident_bytes / opened[name].tokens
@@ -89,11 +89,14 @@ def _huge_page_share() -> float:
     return kib["AnonHugePages"] / kib["Anonymous"]
 
 
-def _built_and_opened(
-    corpus: TokenCorpus, parts: int, directory: Path, figures: Figures, name: str, *, copied: bool
-) -> SegmentSet:
-    """The corpus in `parts` segments, built where an earlier run has not left them; figures get how long opening took."""
-    cache = SegmentCache(directory, copied=copied)
+def size_name(size: int) -> str:
+    """A size as figures call it."""
+    return f"1e{round(np.log10(size))}"
+
+
+def built(corpus: TokenCorpus, parts: int, directory: Path) -> list[str]:
+    """The digests of the corpus' segments, `parts` of them, built where an earlier run has not left them."""
+    cache = SegmentCache(directory)
     text = hashlib.sha256(corpus.tokens.tobytes() + corpus.ends.tobytes()).hexdigest()
     note = directory / f"growth-{text[:16]}-{parts}.json"
     digests: list[str] = json.loads(note.read_text()) if note.exists() else []
@@ -106,6 +109,15 @@ def _built_and_opened(
             digests.append(segment_digest(data))
             cache.put(digests[-1], [data])
         note.write_text(json.dumps(digests))
+    return digests
+
+
+def _built_and_opened(
+    corpus: TokenCorpus, parts: int, directory: Path, figures: Figures, name: str, *, copied: bool
+) -> SegmentSet:
+    """The corpus in `parts` segments; figures get how long opening took."""
+    digests = built(corpus, parts, directory)
+    cache = SegmentCache(directory, copied=copied)
     started = time.perf_counter()
     opened = [cache.open(digest) for digest in digests]
     figures[f"open_s_{name}"] = time.perf_counter() - started

@@ -86,6 +86,12 @@ def fetch_rank(table, segment, rank):
 
 
 @compiled
+def fetch_place(base, width, place):
+    """Have code `place` of those of `width` bytes that begin at an address on its way."""
+    _prefetch(base + width * place)
+
+
+@compiled
 def fetch_code(table, segment, rank, offset):
     """Have the code `offset` places into the suffix at a rank on its way; waits for the suffix array."""
     _prefetch(table[segment, CODES] + table[segment, WIDTH] * (suffix_start(table, segment, rank) + offset))

@@ -17,12 +17,29 @@ import numpy as np
 from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 (
     CODES, WIDTH, LOW, HIGH, ENTRIES, ALPHABET, ALPHABET_SIZE, MAX_TOKEN,
-    SIGNPOSTS, SIGNPOST_COUNT, SIGNPOST_SPACING_BITS, SIGNPOST_DEPTH, COLUMNS,
-) = range(13)  # fmt: skip
+    SIGNPOSTS, SIGNPOST_COUNT, SIGNPOST_SPACING_BITS, SIGNPOST_DEPTH, MARKS, MARKED,
+    MARKS_SHARE, FURTHER_MARKS, FURTHER_MARKED, FURTHER_MARKS_SHARE, COLUMNS,
+) = range(19)  # fmt: skip
 ABOVE_ALL = np.int64(1 << 62)
+# Of each 16-bit lane.
+LOW_BITS, HIGH_BITS = np.uint64(0x0001000100010001), np.uint64(0x8000800080008000)
+
+
+def put_arrays(
+    row: NDArray[np.int64],
+    codes: NDArray[np.generic],
+    offsets_low: NDArray[np.uint32],
+    offsets_high: NDArray[np.uint8],
+) -> None:
+    """Write a segment's codes and suffix array (`segment.Segment`) into its row of a table."""
+    row[CODES], row[WIDTH] = codes.ctypes.data, codes.itemsize
+    row[LOW] = offsets_low.ctypes.data
+    row[HIGH] = offsets_high.ctypes.data if offsets_high.size else 0
+    row[ENTRIES] = offsets_low.shape[0]
 
 
 def _kernel_sources() -> str:
@@ -55,11 +72,52 @@ def pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(address), build
 
 
+@intrinsic
+def trailing_zeros(typing_context: Any, number: Any) -> Any:
+    """How many of the lowest bits of a uint64 other than 0 are 0."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], cgutils.true_bit)
+
+    return types.int64(types.uint64), build
+
+
+@compiled
+def code_from(base, width, place):
+    """Code `place` of those of `width` bytes that begin at an address."""
+    if width == 2:
+        return np.int64(carray(pointer(base), (1,), np.uint16)[place])
+    return np.int64(carray(pointer(base), (1,), np.uint32)[place])
+
+
 @compiled
 def code_at(table, segment, position):
-    if table[segment, WIDTH] == 2:
-        return np.int64(carray(pointer(table[segment, CODES]), (1,), np.uint16)[position])
-    return np.int64(carray(pointer(table[segment, CODES]), (1,), np.uint32)[position])
+    return code_from(table[segment, CODES], table[segment, WIDTH], position)
+
+
+@compiled
+def shared_from(table, segment, one, other, k, most):
+    """Codes that the suffixes at two positions share in one document, up to `most`; `k` of them are known to.
+
+    Eight bytes at a time: the lowest lane of `differs` that is not 0 is the first where the codes differ or end a document.
+    """
+    base, width = table[segment, CODES], table[segment, WIDTH]
+    if width == 2:
+        # There are more codes than entries, so no eight bytes reach beyond them.
+        safe = table[segment, ENTRIES] - max(one, other) - 4
+        while k < most and k <= safe:
+            codes = carray(pointer(base + 2 * (one + k)), (1,), np.uint64)[0]
+            others = carray(pointer(base + 2 * (other + k)), (1,), np.uint64)[0]
+            differs = (codes ^ others) | ((codes - LOW_BITS) & ~codes & HIGH_BITS)
+            if differs != 0:
+                return min(most, k + (trailing_zeros(differs) >> 4))
+            k += 4
+    while k < most:
+        code = code_from(base, width, one + k)
+        if code == 0 or code != code_from(base, width, other + k):
+            break
+        k += 1
+    return min(most, k)
 
 
 @compiled

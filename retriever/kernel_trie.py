@@ -11,6 +11,7 @@ import numpy as np
 
 from retriever.kernel_children import children, children_scratch, has_more
 from retriever.kernel_ranks import edge
+from retriever.kernel_single import best_of_one
 from retriever.kernel_table import ABOVE_ALL, code_of, compiled
 
 # Nodes up to this count are looked through at once.
@@ -43,13 +44,26 @@ def _place(order, waiting, count, token, depth, parent, new_count, new_token, ne
 def best_first(table, low, high, length, max_depth, budget, tokens, parents, counts, depths):
     """Emit up to `budget` trie nodes below the intervals, best first; returns (number, truncated).
 
-    Mutates the four output rows [budget]. Children are looked for by *level*, a count: an emitted node puts those that
-    reach it into the frontier and leaves a *rest*, the bound that its other children cannot exceed. A waiting node is
-    emitted only once no rest could hold a node ahead of it or level with it; when none is, the level falls and the rests
-    are looked at again. The frontier keeps no more nodes than can still be emitted, and none is looked for that would
-    come after them. So the answer is exact, and the long tail of rare children is never walked unless it is needed.
+    Mutates the four output rows [budget]. What one segment alone can tell without a search is left to `best_of_one`.
+
+    Children are looked for by *level*, a count: an emitted node puts those that reach it into the frontier and leaves a
+    *rest*, the bound that its other children cannot exceed. A waiting node is emitted only once no rest could hold a node
+    ahead of it or level with it; when none is, the level falls and the rests are looked at again. The frontier keeps no
+    more nodes than can still be emitted, and none is looked for that would come after them. So the answer is exact, and the
+    long tail of rare children is never walked unless it is needed.
     """
     segments = table.shape[0]
+    active, only = 0, 0
+    for s in range(segments):
+        if low[s] < high[s]:
+            active += 1
+            only = s
+    if active == 1:
+        number, truncated = best_of_one(
+            table[only : only + 1], low[only], high[only], length, max_depth, budget, tokens, parents, counts, depths
+        )
+        if number >= 0:
+            return number, truncated
     token = np.empty(budget, np.int64)
     count = np.empty(budget, np.int64)
     depth = np.empty(budget, np.int64)

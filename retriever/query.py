@@ -27,11 +27,7 @@ class SegmentSet:
         self.segments = tuple(segments)
         self._table = np.zeros((len(self.segments), kernel_table.COLUMNS), np.int64)
         for row, segment in zip(self._table, self.segments, strict=True):
-            row[kernel_table.CODES] = segment.codes.ctypes.data
-            row[kernel_table.WIDTH] = segment.codes.itemsize
-            row[kernel_table.LOW] = segment.offsets_low.ctypes.data
-            row[kernel_table.HIGH] = segment.offsets_high.ctypes.data if segment.offsets_high.size else 0
-            row[kernel_table.ENTRIES] = segment.tokens
+            kernel_table.put_arrays(row, segment.codes, segment.offsets_low, segment.offsets_high)
             row[kernel_table.ALPHABET] = segment.alphabet.ctypes.data if segment.alphabet.size else 0
             row[kernel_table.ALPHABET_SIZE] = segment.alphabet.size
             row[kernel_table.MAX_TOKEN] = segment.max_token
@@ -39,6 +35,8 @@ class SegmentSet:
                 row[kernel_table.SIGNPOSTS] = segment.signposts.codes.ctypes.data
                 row[kernel_table.SIGNPOST_COUNT], row[kernel_table.SIGNPOST_DEPTH] = segment.signposts.codes.shape
                 row[kernel_table.SIGNPOST_SPACING_BITS] = segment.signposts.spacing_bits
+            for at, marks in zip((kernel_table.MARKS, kernel_table.FURTHER_MARKS), segment.marks, strict=False):
+                row[at : at + 3] = marks.ranks.ctypes.data, marks.ranks.shape[0], marks.shares.ctypes.data
 
     @property
     def tokens(self) -> int:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from contracts.errors import DataLoss, FailedPrecondition
+from retriever.marks import marks_of
 from retriever.segment import Segment, segment_from_documents
 from retriever.signposts import signposts_of
 from retriever.trie import MAX_TOKEN_ID
@@ -115,7 +116,8 @@ def segment_from_bytes(data: bytes | NDArray[np.uint8], *, verify: bool = True) 
         documents=_count(header, "documents"),
     )
     _check(segment, header, verify)
-    return replace(segment, signposts=signposts_of(segment.codes, segment.offsets_low, segment.offsets_high))
+    searched = segment.codes, segment.offsets_low, segment.offsets_high
+    return replace(segment, signposts=signposts_of(*searched), marks=marks_of(*searched))
 
 
 def _check(segment: Segment, header: Mapping[str, Any], verify: bool) -> None:
