@@ -35,8 +35,9 @@ class SegmentSet:
                 row[kernel_table.SIGNPOSTS] = segment.signposts.codes.ctypes.data
                 row[kernel_table.SIGNPOST_COUNT], row[kernel_table.SIGNPOST_DEPTH] = segment.signposts.codes.shape
                 row[kernel_table.SIGNPOST_SPACING_BITS] = segment.signposts.spacing_bits
-            for at, marks in zip((kernel_table.MARKS, kernel_table.FURTHER_MARKS), segment.marks, strict=False):
-                row[at : at + 3] = marks.ranks.ctypes.data, marks.ranks.shape[0], marks.shares.ctypes.data
+            if segment.shares is not None:
+                row[kernel_table.FINE_SHARES] = segment.shares.fine.ctypes.data
+                row[kernel_table.COARSE_SHARES] = segment.shares.coarse.ctypes.data
 
     @property
     def tokens(self) -> int:

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydivsufsort import divsufsort
 
 from contracts.errors import InvalidArgument
-from retriever.marks import Marks, marks_of
+from retriever.shares import Shares, shares_of
 from retriever.signposts import Signposts, signposts_of
 from retriever.trie import MAX_TOKEN_ID
 
@@ -42,7 +42,7 @@ class Segment:
     offsets_high: uint8 [N], bits 32-39 of the same; empty where P <= 2^32.
     max_token: largest id present, -1 for an empty segment.
     documents: number of non-empty documents.
-    signposts, marks: see `signposts.py` and `marks.py`; none for a small segment.
+    signposts, shares: see `signposts.py` and `shares.py`; none for a small segment.
     """
 
     codes: CodeArray
@@ -52,7 +52,7 @@ class Segment:
     max_token: int
     documents: int
     signposts: Signposts | None = None
-    marks: tuple[Marks, ...] = ()
+    shares: Shares | None = None
 
     @property
     def tokens(self) -> int:
@@ -62,7 +62,7 @@ class Segment:
     @property
     def resident_bytes(self) -> int:
         """Bytes of all arrays: what a query may touch."""
-        extra = (self.signposts.codes.nbytes if self.signposts else 0) + sum(marks.nbytes for marks in self.marks)
+        extra = (self.signposts.codes.nbytes if self.signposts else 0) + (self.shares.nbytes if self.shares else 0)
         return extra + sum(a.nbytes for a in (self.codes, self.alphabet, self.offsets_low, self.offsets_high))
 
     def token_documents(self) -> list[NDArray[np.uint32]]:
@@ -105,7 +105,7 @@ def segment_from_documents(documents: Iterable[Sequence[int] | ArrayLike], *, wi
     for array in (codes, alphabet, low, high):
         array.flags.writeable = False
     searched = codes, low, high
-    return Segment(codes, alphabet, low, high, max_token, len(kept), signposts_of(*searched), marks_of(*searched))
+    return Segment(codes, alphabet, low, high, max_token, len(kept), signposts_of(*searched), shares_of(*searched))
 
 
 def _token_ids(document: Sequence[int] | ArrayLike) -> NDArray[np.uint32]:

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from contracts.errors import DataLoss, FailedPrecondition
-from retriever.marks import marks_of
 from retriever.segment import Segment, segment_from_documents
+from retriever.shares import shares_of
 from retriever.signposts import signposts_of
 from retriever.trie import MAX_TOKEN_ID
 
@@ -117,7 +117,7 @@ def segment_from_bytes(data: bytes | NDArray[np.uint8], *, verify: bool = True) 
     )
     _check(segment, header, verify)
     searched = segment.codes, segment.offsets_low, segment.offsets_high
-    return replace(segment, signposts=signposts_of(*searched), marks=marks_of(*searched))
+    return replace(segment, signposts=signposts_of(*searched), shares=shares_of(*searched))
 
 
 def _check(segment: Segment, header: Mapping[str, Any], verify: bool) -> None:

@@ -48,8 +48,8 @@ def test_they_are_made_when_a_segment_is_opened_and_are_in_no_file(segment: Segm
     assert np.array_equal(opened.signposts.codes, segment.signposts.codes)
 
 
-def test_with_them_and_marks_a_token_costs_less_than_six_bytes_and_a_fifth(segment: Segment) -> None:
-    without = replace(segment, signposts=None, marks=())
+def test_with_them_and_shares_a_token_costs_less_than_six_bytes_and_a_fifth(segment: Segment) -> None:
+    without = replace(segment, signposts=None, shares=None)
     assert 6.1 < segment.resident_bytes / segment.tokens < 6.2
     assert without.resident_bytes / segment.tokens < 6.01
 
