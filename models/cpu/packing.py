@@ -6,8 +6,8 @@ separate ones do not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,39 +53,39 @@ def pack(weights: DecoderWeights, config: DecoderConfig) -> Packed:
     arena = raw[-raw.ctypes.data % _LINE_BYTES :]
     offsets = np.add.outer(np.arange(config.num_layers) * starts[-1], starts[:-1]).astype(np.int64)
 
-    def put(offset: int, matrix: Tensor) -> None:
-        data = pack_matrix(matrix)
-        arena[offset : offset + data.size] = data
+    def put(offset: int, *matrices: Tensor) -> None:
+        size = sum(panels(len(matrix)) * matrix.shape[1] * step for matrix in matrices)
+        _put(arena[offset : offset + size], matrices)
 
     for layer, places in zip(weights.layers, offsets.tolist(), strict=True):
         put(places[0], layer.qkv)
         put(places[1], layer.out)
-        put(places[2], _alternate(*layer.gate_up.chunk(2)))
+        put(places[2], *layer.gate_up.chunk(2))
         put(places[3], layer.down)
     put(head, weights.head)
     return Packed(arena, offsets, head)
 
 
-def _pad(matrix: Tensor) -> Tensor:
-    missing = panels(len(matrix)) * PANEL - len(matrix)
-    return torch.cat([matrix, matrix.new_zeros(missing, matrix.shape[1])]) if missing else matrix
-
-
-def _alternate(gate: Tensor, up: Tensor) -> Tensor:
-    depth = gate.shape[1]
-    pair = torch.stack([_pad(gate).view(-1, PANEL, depth), _pad(up).view(-1, PANEL, depth)], dim=1)
-    return pair.reshape(-1, depth)
-
-
 def pack_matrix(matrix: Tensor) -> npt.NDArray[np.uint8]:
     """uint8 bytes of the panels of a matrix [outputs, depth]; see `models.cpu.tile` for their layout."""
-    tall = _pad(matrix).view(-1, PANEL, matrix.shape[1]).transpose(1, 2).contiguous()
-    if matrix.dtype != torch.bfloat16:
-        return _bytes(tall.numpy())
-    halves = tall.view(torch.int16).numpy().view(np.uint16)
-    interleaved = np.stack([halves[..., : PANEL // 2], halves[..., PANEL // 2 :]], axis=-1)
-    return _bytes(interleaved)
+    out = np.empty(panels(len(matrix)) * PANEL * matrix.shape[1] * matrix.element_size(), np.uint8)
+    _put(out, (matrix,))
+    return out
 
 
-def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _put(place: npt.NDArray[np.uint8], matrices: Sequence[Tensor]) -> None:
+    """Write the panels of matrices [outputs, depth] of one shape, theirs in turns: one copy, in the layout's order."""
+    depth, outputs = matrices[0].shape[1], len(matrices[0])
+    whole, left = divmod(outputs, PANEL)
+    # Bits are copied, not numbers; of bf16 each panel's halves are interleaved.
+    bits, parts = (torch.int16, 2) if matrices[0].dtype == torch.bfloat16 else (torch.int32, 1)
+    target = torch.from_numpy(place).view(bits).view(panels(outputs), len(matrices), depth, PANEL // parts, parts)
+    if left:
+        target[whole:] = 0
+    for turn, matrix in enumerate(matrices):
+        source = matrix.contiguous().view(bits)
+        full = source[: whole * PANEL].view(whole, parts, PANEL // parts, depth)
+        target[:whole, turn].copy_(full.permute(0, 3, 2, 1))
+        for row in range(left):
+            part, at = divmod(row, PANEL // parts)
+            target[whole, turn, :, at, part] = source[whole * PANEL + row]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from typing import Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from contracts.errors import DraftproofError
 
@@ -25,27 +28,51 @@ HELP = """Speculative decoding as a pipeline of services: faster text, and the s
 
 Settings come from DRAFTPROOF_* variables: `draftproof settings` lists them with their present values.
 """
+# Modules of this package, each with a command or an application of its name, in the order that help shows.
+COMMANDS = (
+    "up", "generate", "chat", "demo", "doctor", "settings", "calibrate", "serve", "index", "model", "train",
+)  # fmt: skip
+
+
+class LazyCommands(TyperGroup):
+    """Imports a command's module when it is asked for: a service that starts pays for its own imports alone."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command or group of that name, None where there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"services.cli.{cmd_name}")
+        holder = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
+        # With a callback it is a group even of one command.
+        holder.callback()(_nothing)
+        group: typer.Typer | None = getattr(module, "app", None)
+        if group is None:
+            holder.command(cmd_name)(getattr(module, cmd_name))
+        else:
+            holder.add_typer(group, name=cmd_name)
+        return typer.main.get_group(holder).commands[cmd_name]
 
 
 def build_app() -> typer.Typer:
-    """All commands. Each imports what it needs when it runs, so that --help is quick."""
-    from services.cli import calibrate, chat, demo, doctor, generate, index, model, serve, settings, train, up
-
+    """The application; its commands are imported as they are asked for."""
     app = typer.Typer(
-        name="draftproof", help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
+        name="draftproof",
+        cls=LazyCommands,
+        help=HELP,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
     )
-    app.command("up")(up.up)
-    app.add_typer(serve.app, name="serve")
-    app.command("generate")(generate.generate)
-    app.command("chat")(chat.chat)
-    app.add_typer(index.app, name="index")
-    app.add_typer(model.app, name="model")
-    app.add_typer(train.app, name="train")
-    app.command("calibrate")(calibrate.calibrate)
-    app.command("doctor")(doctor.doctor)
-    app.command("settings")(settings.settings)
-    app.command("demo")(demo.demo)
+    app.callback()(_nothing)
     return app
+
+
+def _nothing() -> None:
+    return None
 
 
 def main() -> None:
