@@ -44,13 +44,11 @@ class DraftVocabulary:
         return np.asarray(self._index[target], np.int64)
 
 
-def frequent(counts: Mapping[int, int], size: int, *, target_size: int, eos_ids: Sequence[int]) -> DraftVocabulary:
-    """The `size` most frequent tokens, ties to the lower id; EOS ids displace the rarest where they are not among them."""
+def frequent(
+    counts: Mapping[int, int], size: int, *, target_size: int, eos_ids: Sequence[int], always: Sequence[int] = ()
+) -> DraftVocabulary:
+    """The `size` most frequent tokens, ties to the lower id; EOS ids and those of `always` displace the rarest where they
+    are not among them. `size` holds at least these."""
     ranked = sorted(counts, key=lambda token: (-counts[token], token))
-    chosen = list(dict.fromkeys([*eos_ids, *ranked]))[: min(size, target_size)]
-    for token in range(target_size):
-        if len(chosen) >= size:
-            break
-        if token not in counts and token not in eos_ids:
-            chosen.append(token)
+    chosen = list(dict.fromkeys([*eos_ids, *always, *ranked, *range(target_size)]))[: min(size, target_size)]
     return DraftVocabulary(np.array(sorted(chosen), np.int64), target_size=target_size, eos_ids=eos_ids)

@@ -73,14 +73,14 @@ class Corpus:
         kept, held_out = split(read_conversations(data, sorted({FINAL, *taps})))
         return cls(digests, tuple(dataset.identity for dataset in data), tuple(kept), tuple(held_out))
 
-    def vocabulary(self, path: Path, size: int, target: Target) -> DraftVocabulary:
-        """The frequent tokens of the training conversations, fixed in `path` at the run's first start: its state's rows
-        mean them."""
+    def vocabulary(self, path: Path, size: int, target: Target, always: Sequence[int] = ()) -> DraftVocabulary:
+        """The frequent tokens of the training conversations and those of `always`, fixed in `path` at the run's first start:
+        its state's rows mean them."""
         if path.exists():
             ids = np.array(json.loads(path.read_text(encoding="utf-8")), np.int64)
             return DraftVocabulary(ids, target_size=target.config.vocab_size, eos_ids=target.eos_ids)
         counts = token_counts(self.kept)
-        made = frequent(counts, size, target_size=target.config.vocab_size, eos_ids=target.eos_ids)
+        made = frequent(counts, size, target_size=target.config.vocab_size, eos_ids=target.eos_ids, always=always)
         path.write_text(json.dumps(made.ids.tolist()), encoding="utf-8")
         return made
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from contracts.errors import InvalidArgument
 from models.checkpoint import digest, tokenizer_digest
 from proposer.heads import package
 from proposer.heads.eagle import EagleNetwork
@@ -33,8 +34,8 @@ GradientsOf = Callable[[nn.Module, HeadManifest, Frozen, DraftVocabulary], Gradi
 @dataclass(frozen=True)
 class HeadPlan:
     """What to train: the family's recipe, the draft vocabulary's size, the run's budget and pace. prompts: the prompts'
-    tokens are labels too, but for what all of them begin with. start: a package of the same sizes to go on from, whose draft
-    vocabulary is then this run's too; None for a new head."""
+    tokens are labels too, but for what all of them begin with. start: a package of the same sizes to go on from, None for a
+    new head; the draft vocabulary has all of its tokens, and more where the head reads the target's own vocabulary rows."""
 
     family: FamilyRecipe
     vocabulary: int
@@ -67,9 +68,8 @@ def train_head(
     out.mkdir(parents=True, exist_ok=True)
     state = out / "state.pt"
     start = None if plan.start is None else _start(plan, plan.start, target, target_name)
-    vocabulary = (
-        corpus.vocabulary(out / "vocabulary.json", plan.vocabulary, target) if start is None else start.vocabulary
-    )
+    known = [] if start is None else start.vocabulary.ids.tolist()
+    vocabulary = corpus.vocabulary(out / "vocabulary.json", plan.vocabulary, target, known)
     spent = budget_spent(state, plan.recipe.token_budget)
     kept, held_out = corpus.examples(target, vocabulary, reports.step, prompts=plan.prompts, spent=spent)
     manifest = manifest_of(plan, target, target_name, len(vocabulary))
@@ -134,9 +134,12 @@ def manifest_of(plan: HeadPlan, target: Target, target_name: str, draft_size: in
 
 
 def _start(plan: HeadPlan, directory: Path, target: Target, target_name: str) -> HeadPackage:
-    manifest = manifest_of(plan, target, target_name, plan.vocabulary)
+    size = package.read_manifest(directory).vocabulary_size
+    if size > plan.vocabulary or (size < plan.vocabulary and plan.family.projection == "own"):
+        raise InvalidArgument("vocabulary", f"{plan.vocabulary}, the package to start from has {size} tokens")
+    manifest = manifest_of(plan, target, target_name, size)
     # Shapes do not depend on which ids the draft vocabulary has, only on how many.
-    placeholder = DraftVocabulary(np.arange(plan.vocabulary), target_size=target.config.vocab_size, eos_ids=())
+    placeholder = DraftVocabulary(np.arange(size), target_size=target.config.vocab_size, eos_ids=())
     return package.load(
         directory,
         tensor_shapes(network_of(manifest, target.frozen, placeholder)),

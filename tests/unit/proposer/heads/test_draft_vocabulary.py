@@ -33,6 +33,7 @@ def test_frequent_tokens_are_kept_ties_go_to_the_lower_id_and_eos_is_always_in()
     counts = Counter({9: 5, 3: 2, 7: 2, 8: 2})
     chosen = frequent(counts, 4, target_size=VOCAB, eos_ids=(EOS,))
     assert chosen.ids.tolist() == [EOS, 3, 7, 9]
+    assert frequent(counts, 4, target_size=VOCAB, eos_ids=(EOS,), always=(8, 4)).ids.tolist() == [EOS, 4, 8, 9]
     assert len(frequent(counts, 10, target_size=VOCAB, eos_ids=(EOS,))) == 10
     assert len(frequent(counts, 99, target_size=VOCAB, eos_ids=(EOS,))) == VOCAB
 

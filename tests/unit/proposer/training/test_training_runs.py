@@ -110,6 +110,25 @@ def test_a_head_goes_on_from_a_package_and_keeps_its_vocabulary(data, target: Pa
         eagle3(target, data, tmp_path / "third", start=tmp_path / "first", family=recipe_of("medusa"))
 
 
+def test_a_head_goes_on_with_a_larger_vocabulary_and_never_with_a_smaller_one(
+    data, target: Path, tmp_path: Path
+) -> None:
+    eagle3(target, data[:1], tmp_path / "first", vocabulary=30)
+    still = replace(RECIPE, learning_rate=0.0)
+    eagle3(target, data, tmp_path / "second", start=tmp_path / "first", recipe=still)
+    first, second = (
+        load_head(tmp_path / name, target, tokenizer_digest=tokenizer_digest(target)) for name in ("first", "second")
+    )
+    assert len(second.head.vocabulary) == 40
+    assert set(first.head.vocabulary.ids.tolist()) < set(second.head.vocabulary.ids.tolist())
+    with pytest.raises(InvalidArgument, match="vocabulary: 29"):
+        eagle3(target, data, tmp_path / "third", start=tmp_path / "first", vocabulary=29)
+    own = recipe_of("medusa-own", depth=1)
+    eagle3(target, data[:1], tmp_path / "own", vocabulary=30, family=own)
+    with pytest.raises(InvalidArgument, match="vocabulary: 40"):
+        eagle3(target, data, tmp_path / "fourth", start=tmp_path / "own", family=own)
+
+
 def test_noise_is_added_in_training_alone_and_follows_from_the_batch() -> None:
     one, made = batch(), network("eagle3")
     plain, noisy = EagleObjective(steps=2), EagleObjective(steps=2, noise=0.3)
