@@ -26,7 +26,7 @@ _QUERIES_PER_GROUP = 2 * MAX_TILE_ROWS
 
 class LevelBuffers:
     """Arrays of levels of up to `rows` rows, `wanted` of which the head reads and ranks `ranked` tokens of, with `context`
-    rows of keys, the level's own included. fused: floats of the widest fused row.
+    rows of keys, the level's own included. fused: floats of the widest fused row. further: tokens beside the vocabulary.
     """
 
     def __init__(
@@ -39,8 +39,9 @@ class LevelBuffers:
         wanted: int = PANEL,
         ranked: int = PANEL,
         context: int = 512,
+        further: int = 0,
     ) -> None:
-        self.rows, self.wanted, self.ranked, self.context = rows, wanted, ranked, context
+        self.rows, self.wanted, self.ranked, self.context, self.further = rows, wanted, ranked, context, further
         group = model.heads // model.kv_heads
         self.group_rows = max(1, _QUERIES_PER_GROUP // group)
         lines, stride = self.group_rows * group, panels(context + 1) * PANEL
@@ -63,12 +64,13 @@ class LevelBuffers:
             zeros(threads, lines, model.head_stride),
             zeros(threads, MAX_TILE_ROWS, MAX_SCRATCH_PANELS * PANEL),
             zeros(wanted, hidden),
-            zeros(threads, model.vocab_stride),
+            zeros(threads, max(model.vocab_stride, panels(further) * PANEL)),
             zeros(wanted, ranked),
             np.zeros((wanted, ranked), np.int64),
             np.zeros(rows, np.int64),
+            zeros(wanted, panels(further) * PANEL),
         ]
-        x, qkv, query, mixed, inner, scores, out, gates, picked, scratch, values, tokens, none = map(
+        x, qkv, query, mixed, inner, scores, out, gates, picked, scratch, values, tokens, none, beside = map(
             address, self._inside
         )
         slot = address(self._slot)
@@ -118,6 +120,11 @@ class LevelBuffers:
             tokens=tokens,
             log_probs=values,
             scratch=scratch,
+            scratch_stride=max(model.vocab_stride, panels(further) * PANEL),
+            further=0,
+            further_matrix=0,
+            further_logits=beside,
+            further_stride=0,
         )
 
     def filled(
@@ -177,6 +184,7 @@ class GrowthBuffers:
             length=length,
             drafted=0,
             embedded=0,
+            further_embedded=0,
             cos=0,
             sin=0,
             path_start=address(self._starts),

@@ -20,7 +20,7 @@ from models.cpu.sync import COUNTER_STRIDE, claim, finish, wait
 from models.cpu.vector import sum_of_squares
 
 # Phases of a level: its pass, what is around it (models.cpu.draft_level), and the choice after it.
-LEVEL_PHASES = PHASES_PER_LAYER + PHASES_AT_END + 3
+LEVEL_PHASES = PHASES_PER_LAYER + PHASES_AT_END + 4
 # Of each level in `Growth.levels`: rows, groups, rows that are ranked, nodes before it, staged rows before it.
 LEVEL_FIELDS = 5
 
@@ -37,6 +37,7 @@ class Growth(NamedTuple):
     length: int  # rows kept before level 0
     drafted: int  # address of the matrix that fuses drafted rows
     embedded: int  # [vocab, hidden], what each draft token's embedding adds to a fused row
+    further_embedded: int  # [further, hidden], the same of the session's own tokens
     cos: int  # [context, head_dim / 2]
     sin: int
     path_start: int  # int64 [depth, starts_stride]
@@ -45,7 +46,7 @@ class Growth(NamedTuple):
     paths_stride: int
     group_rows: int  # rows of an attention group at most
     row_nodes: int  # int64 [depth, width], the node that each row of a level is
-    tokens: int  # int64 [nodes], index in the draft vocabulary; so are the next three by node
+    tokens: int  # int64 [nodes], index in the draft vocabulary, or behind it; so are the next three by node
     parents: int
     depths: int
     values: int  # float32
@@ -88,6 +89,11 @@ def _level_of(level, matrix, depth):  # type: ignore[no-untyped-def]
         level.tokens,
         level.log_probs,
         level.scratch,
+        level.scratch_stride,
+        level.further,
+        level.further_matrix,
+        level.further_logits,
+        level.further_stride,
     )
 
 
@@ -200,7 +206,10 @@ def _fill(model, work, level, growth, index, first, staged, rows):  # type: igno
         factor = np.float32(1.0) / np.sqrt(sum_of_squares(feature, stride) / np.float32(hidden) + model.eps)
         for i in range(hidden):
             put(fused + 4 * i, get(feature + 4 * i) * factor)
-        copy(growth.embedded + 4 * hidden * get_int(growth.tokens + 8 * node), fused + 4 * hidden, hidden)
+        token, embedded = get_int(growth.tokens + 8 * node), growth.embedded
+        if token >= level.vocab:
+            token, embedded = token - level.vocab, growth.further_embedded
+        copy(embedded + 4 * hidden * token, fused + 4 * hidden, hidden)
         start = get_int(starts + 8 * row)
         begin, stop = get_int(work.path_start + 8 * above), get_int(work.path_start + 8 * above + 8)
         for i in range(stop - begin):

@@ -29,8 +29,9 @@ from models.cpu.draft_buffers import (
 )
 from models.cpu.draft_growth import grow
 from models.cpu.draft_level import run_level
-from models.cpu.packing import pack_matrix
+from models.cpu.packing import pack_bits, pack_matrix, panels
 from models.cpu.storage import PagedStorage
+from models.cpu.tile import PANEL
 from models.kv import Slot, SlotPool
 from models.weights import DecoderWeights
 
@@ -39,13 +40,25 @@ _LINE_BYTES = 64
 
 @dataclass(frozen=True)
 class GrownNodes:
-    """A grown tree, in the order of growth: indices in the draft vocabulary, parents (-1: the last row given) and depths
-    int64 [N], path log-probabilities float32 [N]."""
+    """A grown tree, in the order of growth: indices in the draft vocabulary (V + i: further token i), parents (-1: the last
+    row given) and depths int64 [N], path log-probabilities float32 [N]."""
 
     tokens: Int64Array
     parents: Int64Array
     depths: Int64Array
     values: Floats
+
+
+@dataclass(frozen=True)
+class FurtherTokens:
+    """Tokens of one session beside the draft vocabulary: their rows of the head, packed, and their embeddings [F, H]."""
+
+    count: int
+    matrix: npt.NDArray[np.uint8]
+    embedded: Floats
+
+
+NONE_FURTHER = FurtherTokens(0, np.zeros(0, np.uint8), np.zeros((0, 0), np.float32))
 
 
 class DraftLayer:
@@ -145,7 +158,21 @@ class DraftLayer:
         logits = buffers.logits[:wanted, : self._config.vocab_size].copy()
         return logits, buffers.normed[: count if wanted else 0, : self._config.hidden_size].copy()
 
-    def grow(self, slot: KVSlot, fused: Floats, *, width: int, depth: int, least: float) -> GrownNodes:
+    def further(self, rows: npt.NDArray[Any], embedded: Floats) -> FurtherTokens:
+        """Tokens to rank beside the vocabulary's: the bits of their rows of the head [F, H], uint16 of bf16 or uint32 of
+        float32 as the layer has it, and what `embedded` is of the vocabulary, float32 [F, H]."""
+        return FurtherTokens(len(rows), _aligned(pack_bits(rows)), np.ascontiguousarray(embedded))
+
+    def grow(
+        self,
+        slot: KVSlot,
+        fused: Floats,
+        *,
+        width: int,
+        depth: int,
+        least: float,
+        further: FurtherTokens = NONE_FURTHER,
+    ) -> GrownNodes:
         """Runs rows float32 [N, R] after each other, keeps them, and grows a tree behind the last.
 
         `depth` levels of children, each time of the `width` most valuable nodes of the last level, `width` each; none of a
@@ -158,7 +185,7 @@ class DraftLayer:
         self._make_room(own, count + drafts, own.length + count + depth - 2)
         rows = np.arange(count)
         paths = _paths(rows - 1, 0)
-        buffers = self._buffers_for(max(count, width), width, width, own.length + count + drafts)
+        buffers = self._buffers_for(max(count, width), width, width, own.length + count + drafts, further.count)
         positions = own.length + rows
         work = buffers.filled(own, self._storage, fused, paths, 1, self._cos[positions], self._sin[positions])
         kept = self._growth_for(depth, width, count)
@@ -168,12 +195,19 @@ class DraftLayer:
             counters=address(counters),
             drafted=address(self._drafted),
             embedded=address(self._embedded),
+            further_embedded=address(further.embedded),
             cos=address(self._cos),
             sin=address(self._sin),
             group_rows=buffers.group_rows,
         )
         level = buffers.level._replace(
-            matrix=address(self._real), depth=fused.shape[1], vocab=self._config.vocab_size, ranked=width
+            matrix=address(self._real),
+            depth=fused.shape[1],
+            vocab=self._config.vocab_size,
+            ranked=width,
+            further=further.count,
+            further_matrix=address(further.matrix),
+            further_stride=panels(further.count) * PANEL,
         )
         fresh = (counters, levels)
         for thread in range(1, self._threads):
@@ -195,9 +229,10 @@ class DraftLayer:
             raise InvalidArgument("rows", f"position {position} is past the context of {self._config.context_length}")
         self._pool.make_writable(slot, rows - slot.staged)
 
-    def _buffers_for(self, rows: int, wanted: int, ranked: int, context: int) -> LevelBuffers:
+    def _buffers_for(self, rows: int, wanted: int, ranked: int, context: int, further: int = 0) -> LevelBuffers:
         held = self._buffers
-        if rows > held.rows or wanted > held.wanted or ranked > held.ranked or context > held.context:
+        room = (held.rows, held.wanted, held.ranked, held.context, held.further)
+        if any(need > there for need, there in zip((rows, wanted, ranked, context, further), room, strict=True)):
             self._buffers = LevelBuffers(
                 self._model.record,
                 self._threads,
@@ -206,6 +241,7 @@ class DraftLayer:
                 wanted=max(wanted, held.wanted),
                 ranked=max(ranked, held.ranked),
                 context=max(held.context, context + context // 2),
+                further=max(held.further, 2 * further),
             )
         return self._buffers
 

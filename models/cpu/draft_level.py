@@ -30,7 +30,12 @@ class Level(NamedTuple):
     ranked: int
     tokens: int  # int64 [wanted_count, count]
     log_probs: int  # [wanted_count, count]
-    scratch: int  # [threads, padded vocabulary]
+    scratch: int  # [threads, scratch_stride]
+    scratch_stride: int  # the padded vocabulary's or further tokens', whichever is more
+    further: int  # tokens that rank behind the vocabulary's in index: the session's own
+    further_matrix: int  # their rows, packed as the head's are
+    further_logits: int  # [wanted_count, further_stride]
+    further_stride: int
 
 
 @declare
@@ -75,7 +80,24 @@ def run_level(model, work, level, thread, threads):  # type: ignore[no-untyped-d
     else:
         _keep_keys(model, work, thread, threads)
     if level.ranked > 0:
-        _rank_rows(model, work, level, phase + 1, thread, threads)
+        multiply(
+            model.tile,
+            work.wanted_count,
+            work.picked,
+            model.hidden_stride,
+            level.further_matrix,
+            model.bf16,
+            model.hidden,
+            level.further_logits,
+            level.further_stride,
+            STORE,
+            counters,
+            phases,
+            phase + 1,
+            thread,
+            threads,
+        )
+        _rank_rows(model, work, level, phase + 2, thread, threads)
 
 
 @jit
@@ -103,13 +125,27 @@ def _keep_keys(model, work, thread, threads):  # type: ignore[no-untyped-def]
 
 @jit
 def _rank_rows(model, work, level, phase, thread, threads):  # type: ignore[no-untyped-def]
-    scratch = level.scratch + 4 * thread * model.vocab_stride
+    scratch = level.scratch + 4 * thread * level.scratch_stride
     done = 0
     row = claim(work.counters, work.phases, phase, work.wanted_count, thread, threads)
     while row >= 0:
-        line = work.logits + 4 * row * model.vocab_stride
         place = row * level.ranked
-        _rank(line, level.vocab, level.ranked, level.tokens + 8 * place, level.log_probs + 4 * place, scratch)
+        tokens, log_probs = level.tokens + 8 * place, level.log_probs + 4 * place
+        for rank in range(level.ranked):
+            put(log_probs + 4 * rank, np.float32(-np.inf))
+            put_int(tokens + 8 * rank, 0)
+        # First the vocabulary, then the session's own tokens: of equal logits the lower index stays ahead.
+        for part in range(2):
+            line, count, first = _part(model, work, level, row, part)
+            _rank(line, count, first, level.ranked, tokens, log_probs)
+        peak = get(log_probs)
+        total = np.float32(0.0)
+        for part in range(2):
+            line, count, first = _part(model, work, level, row, part)
+            total += _exponentials(line, count, peak, scratch)
+        total = peak + np.float32(np.log(total))
+        for rank in range(level.ranked):
+            put(log_probs + 4 * rank, get(log_probs + 4 * rank) - total)
         done += 1
         row = claim(work.counters, work.phases, phase, work.wanted_count, thread, threads)
     finish(work.counters, phase, done)
@@ -117,13 +153,18 @@ def _rank_rows(model, work, level, phase, thread, threads):  # type: ignore[no-u
 
 
 @jit
-def _rank(line, vocab, count, tokens, log_probs, scratch):  # type: ignore[no-untyped-def]
-    """The `count` largest of `vocab` logits, best first, ties to the lower index, and their log-probabilities."""
-    for place in range(count):
-        put(log_probs + 4 * place, np.float32(-np.inf))
-        put_int(tokens + 8 * place, 0)
-    least = np.float32(-np.inf)
-    for index in range(vocab):
+def _part(model, work, level, row, part):  # type: ignore[no-untyped-def]
+    """A row's logits of the vocabulary or of further tokens: (where they are, how many, index of the first)."""
+    if part == 0:
+        return work.logits + 4 * row * model.vocab_stride, level.vocab, 0
+    return level.further_logits + 4 * row * level.further_stride, level.further, level.vocab
+
+
+@jit
+def _rank(line, number, first, count, tokens, log_probs):  # type: ignore[no-untyped-def]
+    """Put the largest of `number` logits among the `count` best so far, ties to the one that was there before."""
+    least = get(log_probs + 4 * (count - 1))
+    for index in range(number):
         value = get(line + 4 * index)
         if value > least:
             place = count - 1
@@ -132,13 +173,15 @@ def _rank(line, vocab, count, tokens, log_probs, scratch):  # type: ignore[no-un
                 put_int(tokens + 8 * place, get_int(tokens + 8 * (place - 1)))
                 place -= 1
             put(log_probs + 4 * place, value)
-            put_int(tokens + 8 * place, index)
+            put_int(tokens + 8 * place, first + index)
             least = get(log_probs + 4 * (count - 1))
-    peak = get(log_probs)
-    whole = (vocab + LANES - 1) // LANES * LANES
+
+
+@jit
+def _exponentials(line, number, peak, scratch):  # type: ignore[no-untyped-def]
+    """The sum of exp(logit - peak) of `number` logits, which stay as they are."""
+    whole = (number + LANES - 1) // LANES * LANES
     copy_vectors(line, scratch, whole)
-    for index in range(vocab, whole):
+    for index in range(number, whole):
         put(scratch + 4 * index, np.float32(-np.inf))
-    total = peak + np.float32(np.log(exponentiate(scratch, whole, peak)))
-    for place in range(count):
-        put(log_probs + 4 * place, get(log_probs + 4 * place) - total)
+    return exponentiate(scratch, whole, peak)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +72,19 @@ def pack_matrix(matrix: Tensor) -> npt.NDArray[np.uint8]:
     out = np.empty(panels(len(matrix)) * PANEL * matrix.shape[1] * matrix.element_size(), np.uint8)
     _put(out, (matrix,))
     return out
+
+
+def pack_bits(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """What `pack_matrix` makes of a bf16 (uint16) or float32 (uint32) matrix's bits [outputs, depth], for few rows.
+
+    Without torch, whose threads would contend with those of a pass that runs beside.
+    """
+    outputs, depth = rows.shape
+    parts = 2 if rows.itemsize == 2 else 1
+    tall = np.zeros((panels(outputs) * PANEL, depth), rows.dtype)
+    tall[:outputs] = rows
+    ordered = tall.reshape(-1, parts, PANEL // parts, depth).transpose(0, 3, 2, 1)
+    return np.ascontiguousarray(ordered).reshape(-1).view(np.uint8)
 
 
 def _put(place: npt.NDArray[np.uint8], matrices: Sequence[Tensor]) -> None:

@@ -7,6 +7,9 @@ full acceptance.
 
 A step reads each weight once: the fusing matrix (features and token in one product), the layer, the draft vocabulary's
 rows. At bf16 and the shipped head's sizes that is 13 MB, which bounds a level from below.
+
+Trees by value also draft tokens that the draft vocabulary lacks and the session's own text has: names and rare words come
+back, and on prompts that are summarised or asked about they are most of what a reduced vocabulary misses.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +25,7 @@ import torch
 from torch import Tensor
 
 from contracts.errors import Internal, InvalidArgument
-from models.cpu.draft_layer import DraftLayer
+from models.cpu.draft_layer import NONE_FURTHER, DraftLayer, FurtherTokens
 from models.weights import DecoderWeights
 from proposer.heads.eagle import EagleNetwork
 from proposer.heads.head import Grown, HiddenStates, Int64Array, common_length
@@ -32,12 +36,16 @@ Floats = npt.NDArray[np.float32]
 
 # Fused rows of one prefill pass: bounds the pass's own memory.
 _PREFILL_ROWS = 128
+# Tokens of its own that a session drafts at most: those that its text has first.
+MOST_FURTHER = 1024
 # Rows of a usual round: what its receipt brought. More are run ahead of the tree, a pass at a time.
 _ROUND_ROWS = 16
 
 
 class EagleHead:
-    """Implements DraftHead. dtype: of all weights while drafting; bf16 halves what is read."""
+    """Implements DraftHead. dtype: of all weights while drafting; bf16 halves what is read. target_head: the target's rows
+    of its whole vocabulary [V, H], for tokens of a session's own; None: these are not drafted.
+    """
 
     max_depth = None
 
@@ -50,8 +58,10 @@ class EagleHead:
         kv_budget_tokens: int = 16384,
         threads: int | None = None,
         poison: bool = False,
+        target_head: Tensor | None = None,
     ) -> None:
         self.vocabulary = vocabulary
+        self._target_head = None if target_head is None else _bits_of(target_head.to(dtype))
         self.network = network.eval().requires_grad_(False)
         head = network.head.to(dtype)
         weights = DecoderWeights(
@@ -82,14 +92,20 @@ class EagleHead:
 
     def open(self, capacity: int) -> EagleSession:
         eps = self.network.shape.config.rms_eps
-        return EagleSession(self._layer, self.taps, eps, self._embedded, capacity, self.vocabulary)
+        own = None if self._target_head is None else self._further
+        return EagleSession(self._layer, self.taps, eps, self._embedded, capacity, self.vocabulary, own)
+
+    def _further(self, tokens: Int64Array) -> FurtherTokens:
+        assert self._target_head is not None
+        embedded = _rms(self._embedded(tokens), self.network.shape.config.rms_eps)
+        return self._layer.further(self._target_head[tokens], embedded)
 
 
 class EagleSession:
     """Implements GrowingSession.
 
-    embedded: the target's embeddings of tokens int64 [N], float32 [N, H]. Raises ResourceExhausted where the layer has no
-    `capacity` rows left.
+    embedded: the target's embeddings of tokens int64 [N], float32 [N, H]. further: what the layer needs to draft tokens
+    int64 [F] beside the vocabulary; None: it does not. Raises ResourceExhausted where the layer has no `capacity` rows left.
     """
 
     def __init__(
@@ -100,9 +116,13 @@ class EagleSession:
         embedded: Callable[[Int64Array], Floats],
         capacity: int,
         vocabulary: DraftVocabulary,
+        further: Callable[[Int64Array], FurtherTokens] | None = None,
     ) -> None:
         self._layer, self._taps, self._eps, self._embedded = layer, tuple(taps), eps, embedded
-        self._vocabulary = vocabulary
+        self._vocabulary, self._further_of = vocabulary, further
+        # Tokens of the text so far that the vocabulary lacks, in the order in which they came, and how much was looked at.
+        self._own: dict[int, None] = {}
+        self._looked_at, self._further = 0, NONE_FURTHER
         self._slot = layer.allocate(capacity)
         # The tokens of the fused rows run so far: token i + 1 of row i, behind token 0.
         self._tokens: Int64Array = np.zeros(0, np.int64)
@@ -115,6 +135,7 @@ class EagleSession:
         return self._slot.length
 
     def catch_up(self, prefix: Int64Array, states: HiddenStates) -> None:
+        self._look_at(prefix)
         total = len(prefix) - 1
         kept = self._keep(prefix, total)
         if kept < total:
@@ -144,11 +165,14 @@ class EagleSession:
             self._layer.truncate(self._slot, kept)
         self._tokens = prefix[: kept + ahead + 1].copy()
         least = math.log(floor) if floor > 0.0 else -math.inf
-        grown = self._layer.grow(self._slot, fused[ahead:], width=width, depth=depth, least=least)
+        self._look_at(prefix)
+        grown = self._layer.grow(
+            self._slot, fused[ahead:], width=width, depth=depth, least=least, further=self._further
+        )
         self._tokens = prefix.copy()
         if not np.isfinite(grown.values).all():
             raise Internal("logits", "the head's logits are not finite")
-        tokens = self._vocabulary.to_target(grown.tokens).tolist()
+        tokens = self._targets(grown.tokens)
         return Grown(tokens, grown.parents.tolist(), grown.depths.tolist(), grown.values.tolist())
 
     def settle(self) -> None:
@@ -157,6 +181,24 @@ class EagleSession:
 
     def release(self) -> None:
         self._layer.release(self._slot)
+
+    def _look_at(self, prefix: Int64Array) -> None:
+        """Takes in what the text has brought. What another text left may stay: it costs time, never correctness."""
+        if self._further_of is None or len(prefix) <= self._looked_at:
+            return
+        fresh = prefix[self._looked_at :]
+        self._looked_at = len(prefix)
+        for token in fresh[self._vocabulary.to_draft(fresh) < 0].tolist():
+            if len(self._own) < MOST_FURTHER:
+                self._own.setdefault(token)
+        if len(self._own) > self._further.count:
+            self._further = self._further_of(np.array(list(self._own), np.int64))
+
+    def _targets(self, drafted: Int64Array) -> list[int]:
+        """Target ids of what the layer numbers, tokens of the session's own behind the vocabulary's."""
+        size, own = len(self._vocabulary), list(self._own)
+        ids = self._vocabulary.ids
+        return [own[index - size] if index >= size else int(ids[index]) for index in drafted.tolist()]
 
     def _kept_of(self, prefix: Int64Array) -> int:
         """How many rows of `prefix` stay. The last is always run anew, because rows are kept and logits are not."""
@@ -198,10 +240,17 @@ def _rms(x: Floats, eps: float) -> Floats:
     return out
 
 
+def _bits_of(table: Tensor) -> npt.NDArray[Any]:
+    """The bits of a bf16 or fp32 table, uint16 or uint32, sharing its memory."""
+    if table.dtype == torch.bfloat16:
+        return table.contiguous().view(torch.int16).numpy().view(np.uint16)
+    return table.contiguous().view(torch.int32).numpy().view(np.uint32)
+
+
 def _rows_of(table: Tensor) -> Callable[[Int64Array], Floats]:
     """float32 rows of a bf16 or fp32 table [V, H], read without torch: its threads would contend with the layer's."""
     if table.dtype != torch.bfloat16:
         whole: Floats = table.float().contiguous().numpy()
         return lambda ids: whole[ids]
-    halves = table.contiguous().view(torch.int16).numpy().view(np.uint16)
+    halves = _bits_of(table)
     return lambda ids: (halves[ids].astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -74,14 +74,22 @@ def head_of(
     kv_budget_tokens: int = 16384,
     threads: int | None = None,
     dtype: torch.dtype = torch.bfloat16,
+    target_head: Tensor | None = None,
 ) -> DraftHead:
-    """The drafting side of a network whose parameters are now the package's."""
+    """The drafting side of a network whose parameters are now the package's. target_head: as `EagleHead` has it."""
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             parameter.copy_(loaded.tensors[name])
     digest_of, vocabulary = loaded.manifest.weights_sha256, loaded.vocabulary
     if isinstance(network, EagleNetwork):
-        return EagleHead(network, vocabulary, dtype=dtype, kv_budget_tokens=kv_budget_tokens, threads=threads)
+        return EagleHead(
+            network,
+            vocabulary,
+            dtype=dtype,
+            kv_budget_tokens=kv_budget_tokens,
+            threads=threads,
+            target_head=target_head,
+        )
     if isinstance(network, MedusaNetwork):
         return MedusaHead(network, vocabulary)
     assert isinstance(network, HydraNetwork | CloverNetwork)
@@ -140,5 +148,7 @@ def load_head(
             f"{directory.name} reads a changed backbone: make that target and its heads by `draftproof train backbone`",
         )
     network = network_of(manifest, frozen, loaded.vocabulary)
-    head = head_of(loaded, network, kv_budget_tokens=kv_budget_tokens, threads=threads, dtype=dtype)
+    head = head_of(
+        loaded, network, kv_budget_tokens=kv_budget_tokens, threads=threads, dtype=dtype, target_head=frozen.head
+    )
     return LoadedHead(head, loaded.manifest)

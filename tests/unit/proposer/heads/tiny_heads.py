@@ -76,14 +76,15 @@ def network(family: str, seed: int = 0) -> nn.Module:
     return made
 
 
-def head(family: str, seed: int = 0) -> tuple[nn.Module, DraftHead]:
-    """The network and its drafting side in float32."""
+def head(family: str, seed: int = 0, *, own_tokens: bool = False) -> tuple[nn.Module, DraftHead]:
+    """The network and its drafting side in float32. own_tokens: it drafts tokens of its sessions' own too."""
     made = network(family, seed)
     tensors = {name: value.detach().clone() for name, value in made.named_parameters()}
     assert set(tensors) == set(tensor_shapes(made))
     loaded = HeadPackage(manifest_of(family), VOCABULARY, tensors, {})
     drafting = network_of(manifest_of(family), frozen(), VOCABULARY)
-    return made, head_of(loaded, drafting, kv_budget_tokens=2048, dtype=torch.float32)
+    rows = frozen().head if own_tokens else None
+    return made, head_of(loaded, drafting, kv_budget_tokens=2048, dtype=torch.float32, target_head=rows)
 
 
 class Rows:
