@@ -17,7 +17,8 @@ from models.laws import TargetLaws
 from proposer.draft_choice import choice_of
 from proposer.draft_tree import DraftTree, grow, grow_by_value
 from proposer.heads.draft_laws import HeadLaws
-from proposer.heads.head import DraftHead, HeadSession
+from proposer.heads.head import DraftHead, GrowingSession, HeadSession
+from proposer.heads.ranked_tree import best_of
 from proposer.heads.source import RoundRows
 from proposer.topology.plan import GrownByValue, TreePlan
 
@@ -102,7 +103,7 @@ def accepted(tree: DraftTree, text: Int64Array) -> int:
 def head_drafter(
     head: DraftHead, tree: TreePlan | GrownByValue, *, nodes: int, depth: int, eos_ids: Sequence[int]
 ) -> Callable[[Trajectory], Draft]:
-    """Beams of `head`: its likeliest tokens, in the planned shape or grown by value."""
+    """Beams of `head`: its likeliest tokens, in the planned shape or grown by value, as the head's source drafts them."""
     policy = SamplingPolicy(temperature=1.0)
     depth = depth if head.max_depth is None else min(depth, head.max_depth)
     before: list[HeadSession] = []
@@ -118,6 +119,10 @@ def head_drafter(
         )
 
         def draft(prefix: Int64Array) -> DraftTree:
+            if isinstance(tree, GrownByValue) and isinstance(session, GrowingSession):
+                levels = min(depth, tree.depth)
+                return best_of(session.grow(prefix, trajectory, width=tree.top_k, depth=levels, floor=0.0), nodes, 0.0)
+
             def process(logits: Tensor, token_ids: Int64Array, parents: Int64Array) -> TargetLaws:
                 return laws.laws(logits, prefix=prefix, token_ids=token_ids, parents=parents)
 
