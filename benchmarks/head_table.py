@@ -20,7 +20,13 @@ from retriever.query import SegmentSet
 # Below this many training tokens a row of the table says that little was asked of the drafter.
 WELL_TRAINED = 400_000
 DEPTH = 8
-SHAPES: Mapping[str, TreePlan | GrownByValue] = {"chain": CompleteTree((1,)), "tree": GrownByValue(4, 5)}
+# "wide" is EAGLE-2's own size (arXiv 2406.16858, section 5: 60 tokens, 10 a node, 6 levels): what a device verifies for the
+# price of a few rows, and what its users call a head's tokens a round.
+SHAPES: Mapping[str, TreePlan | GrownByValue] = {
+    "chain": CompleteTree((1,)),
+    "tree": GrownByValue(4, 5),
+    "wide": GrownByValue(10, 6),
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Drafters:
-    """Who is compared. heads, drafts: by name. nodes: candidates of a "chain" and a "tree"."""
+    """Who is compared. heads, drafts: by name. nodes: candidates by shape."""
 
     heads: Mapping[str, LoadedHead]
     drafts: Mapping[str, tuple[Backend, str]]

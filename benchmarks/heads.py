@@ -37,7 +37,7 @@ from services.settings import DEFAULT_MODEL, VerifierSettings, load
 from services.text import CheckpointTokenizer
 
 TAPS = ("final_norm", "layer:2", "layer:14", "layer:26")
-CHAIN, TREE = 4, 12
+CHAIN, TREE, WIDE = 4, 12, 60
 SHIPPED = "shipped_head"
 
 
@@ -58,7 +58,7 @@ def main() -> None:
     tokenizer = CheckpointTokenizer(checkpoint)
     backend = load_backend(checkpoint, dtype="bfloat16", kv_budget_tokens=32768)
     drafters = compared(arguments, checkpoint, tokenizer)
-    times = pass_times(backend, tuple(sorted({1, CHAIN + 1, arguments.chain + 1, arguments.nodes + 1})))
+    times = pass_times(backend, tuple(sorted({1, CHAIN + 1, arguments.chain + 1, arguments.nodes + 1, WIDE + 1})))
     figures: dict[str, float | int | str | bool] = {
         f"target_pass_ms_{rows}_rows": value for rows, value in times.items()
     }
@@ -81,6 +81,7 @@ def main() -> None:
     best = [figures.get(f"{SHIPPED}_{shape}_greedy_tokens_per_round") for shape in SHAPES]
     known = [float(value) for value in best if value is not None]
     if known:
+        # Of the widest tree, as published figures of heads are; the others' stand beside it.
         figures["shipped_head_tokens_per_round_greedy"] = max(known)
     write(figures, arguments.json, console, "draft heads")
 
@@ -103,7 +104,7 @@ def compared(arguments: argparse.Namespace, checkpoint: Path, tokenizer: Checkpo
         draft = load_backend(path, dtype="bfloat16", kv_budget_tokens=8192)
         drafts[path.name] = (draft, trained(f"layers {facts['layers']}", facts))
     datastores = [Dataset(path) for path in arguments.datastore]
-    return Drafters.of(heads, drafts, datastores, {"chain": arguments.chain, "tree": arguments.nodes})
+    return Drafters.of(heads, drafts, datastores, {"chain": arguments.chain, "tree": arguments.nodes, "wide": WIDE})
 
 
 def pass_times(backend: Backend, counts: tuple[int, ...], context: int = 300) -> dict[int, float]:

@@ -101,7 +101,7 @@ class Round:
                         outcome = await self._attempt(started)
                         break
                     except SessionLost:
-                        await self.session.reopen()
+                        await self.session.reopen(self.budget)
             if outcome.finish is not FinishReason.NONE:
                 self._learn()
             return outcome

@@ -12,7 +12,7 @@ from contracts.ports import Tokenizer
 from contracts.receipt import FinishReason
 from orchestrator.admission import Admitted, admit_request
 from orchestrator.budget.adaptive import AdaptiveBudget
-from orchestrator.budget.base import FixedBudget
+from orchestrator.budget.base import Budget, FixedBudget
 from orchestrator.budget.experience import Experience
 from orchestrator.events import Certificate, Chunk, Final, RoundInfo, Usage
 from orchestrator.gather import Gatherer
@@ -71,7 +71,7 @@ class Run:
         try:
             async with asyncio.timeout_at(self._deadline):
                 with self._spans.below_root():
-                    session = await self._open_session()
+                    session, budget = await self._open_session()
         except TimeoutError as error:
             raise DeadlineExceeded("deadline_ms", "passed before the session was open") from error
         self._spans.admitted(session.admitted, cached_tokens=session.cached_tokens)
@@ -89,19 +89,19 @@ class Run:
                 vocab_size=session.manifest.target.vocab_size,
                 spans=self._spans,
             ),
-            # With laws, what is verified must not depend on what was drawn (DECISIONS 7).
-            budget=FixedBudget()
-            if self._experience is None or capability.needs_law
-            else AdaptiveBudget(self._experience),
+            budget=budget,
             text=self._text,
             settings=self._settings,
             spans=self._spans,
         )
         self._rounds = Rounds(round)
 
-    async def _open_session(self) -> Session:
+    async def _open_session(self) -> tuple[Session, Budget]:
         admitted = await self._admit()
         while True:
+            # With laws, what is verified must not depend on what was drawn (DECISIONS 7).
+            experience = None if admitted.capability.needs_law else self._experience
+            budget: Budget = FixedBudget() if experience is None else AdaptiveBudget(experience)
             session = Session(
                 self._new_name(),
                 admitted,
@@ -112,8 +112,8 @@ class Run:
             )
             self._sessions.append(session)
             try:
-                await session.open()
-                return session
+                await session.open(budget)
+                return session, budget
             except FailedPrecondition:
                 # Our description of the verifier may be out of date; sealed afresh, the session may open.
                 self._peers.catalogue.invalidate()

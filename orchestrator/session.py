@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from contracts.manifest import Manifest, RoundManifest, SourcePlan
 from contracts.ports import OpenSession, ProposeRequest, ProposerPort, RetrieverPort, VerifierPort
 from contracts.receipt import Receipt
 from orchestrator.admission import Admitted
+from orchestrator.budget.base import Budget
 from orchestrator.catalogue import Catalogue
 from orchestrator.hidden_feed import HiddenFeed
 from orchestrator.policy import shares, useful_depth
@@ -88,9 +90,9 @@ class Session:
         """How many tokens may still be published."""
         return self.admitted.policy.max_tokens - self.published
 
-    async def open(self) -> None:
+    async def open(self, budget: Budget) -> None:
         """Opens the session at the verifier, and at the proposers on the side; sources that read the target's hidden rows
-        are given the prompt's. Raises what the verifier raises.
+        are given the prompt's where the budget finds that worth it. Raises what the verifier raises.
         """
         self._ids.append(f"{self._name}.{len(self._ids)}")
         self._bind()
@@ -111,9 +113,9 @@ class Session:
         if self.sessions == 1:
             self.cached_tokens = opened.cached_tokens
         self._generation, self.round_id = opened.generation, 0
-        await self._prepare()
+        await self._prepare(budget)
 
-    async def reopen(self) -> None:
+    async def reopen(self, budget: Budget) -> None:
         """Goes on elsewhere. Raises Unavailable after too many moves, FailedPrecondition if the law differs there."""
         if self.sessions > self._settings.reopen_attempts:
             raise Unavailable("verifier", f"the session was lost {self.sessions} times")
@@ -125,7 +127,7 @@ class Session:
                 self.parents.append(self.manifest.hash)
                 self.manifest = manifest
             try:
-                return await self.open()
+                return await self.open(budget)
             except FailedPrecondition:
                 # The description came from one replica and the call reached another.
                 if attempt + 1 == self._settings.reopen_attempts:
@@ -169,31 +171,32 @@ class Session:
         closings += [partial(self._peers.verifier.close_session, session_id) for session_id in self._ids]
         await asyncio.gather(*(self._quietly(close) for close in closings))
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, budget: Budget) -> None:
         """Waits a while for sources to run over the prompt's rows; a round would not. Who fails is asked all the same."""
-        reading = [source for source in self.sources if isinstance(source, ProposerSource) and source.description.taps]
+        rows = len(self.frontier) - 1
+        reading = [
+            source
+            for source in self.sources
+            if isinstance(source, ProposerSource)
+            and source.description.taps
+            and budget.prepares(source.description.name, rows, self.remaining)
+        ]
         if not reading:
             return
         manifest = self.round_manifest(self.plan(self.sources), self.sources)
         for source in reading:
-            ask = ProposeRequest(
-                source.description.name,
-                manifest,
-                self.admitted.policy,
-                self.frontier.tokens,
-                node_budget=0,
-                max_depth=0,
-            )
+            name = source.description.name
+            ask = ProposeRequest(name, manifest, self.admitted.policy, self.frontier.tokens, node_budget=0, max_depth=0)
             task = asyncio.create_task(source.prepare(ask))
             self._preparing.add(task)
-            task.add_done_callback(self._prepared)
+            task.add_done_callback(partial(self._prepared, budget, name, rows, time.perf_counter_ns()))
         await asyncio.wait(tuple(self._preparing), timeout=self._settings.prepare_deadline_ms / 1000)
 
-    def _prepared(self, task: asyncio.Task[None]) -> None:
+    def _prepared(self, budget: Budget, source: str, rows: int, started_ns: int, task: asyncio.Task[None]) -> None:
         self._preparing.discard(task)
-        if not task.cancelled():
-            # Looked at, so that nobody reports it as never seen.
-            task.exception()
+        # Looked at, so that nobody reports a failure as never seen.
+        if not task.cancelled() and task.exception() is None:
+            budget.prepared(source, rows, (time.perf_counter_ns() - started_ns) / 1e3)
 
     async def _quietly(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         with contextlib.suppress(DraftproofError, TimeoutError):

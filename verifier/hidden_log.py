@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from contracts.errors import FailedPrecondition, InvalidArgument
@@ -57,6 +58,9 @@ class HiddenLog:
 
 
 def _on_host(rows: Tensor) -> Rows:
-    # Picked from by numpy: torch's fixed cost of a small gather is many times this copy's.
-    out: Rows = rows.float().cpu().numpy()
+    # Picked from by numpy, and not sent through torch for nothing: what torch does first after a pass, on caches that the
+    # pass has emptied, costs many times this copy.
+    if not (rows.is_cpu and rows.dtype is torch.float32):
+        rows = rows.float().cpu()
+    out: Rows = rows.numpy()
     return out

@@ -54,9 +54,22 @@ class AdaptiveBudget:
         self._hindsight = Hindsight(self._trials)
         self._worth: dict[tuple[str, int], SourceWorth] = {}
         self._strengths: dict[str, int] = {}
+        # Of the sources that read the prompt's rows, those that do and those that this request does without.
+        self._prepared: set[str] = set()
+        self._left_out: set[str] = set()
+
+    def prepares(self, source: str, rows: int, tokens: int) -> bool:
+        # Once a request: one that goes on elsewhere keeps its sources.
+        if source not in self._prepared | self._left_out:
+            worth = self._experience.preparing.worth(source, rows, tokens)
+            (self._prepared if worth else self._left_out).add(source)
+        return source in self._prepared
+
+    def prepared(self, source: str, rows: int, us: float) -> None:
+        self._experience.preparing.prepared(source, rows, us)
 
     def asked(self, source: str) -> bool:
-        return self.dear(source) or self._wanted(source, 0)
+        return source not in self._left_out and (self.dear(source) or self._wanted(source, 0))
 
     def dear(self, source: str) -> bool:
         return self._experience.wait_us(source) > _DEAR_US
@@ -126,6 +139,7 @@ class AdaptiveBudget:
         experience.add_round(receipt, pass_us=pass_us, idle_us=max(0.0, away_us - max(0.0, waited_us)))
         sessions = experience.sessions.value
         margin_us = self._margin_us
+        gained = dict.fromkeys(self._prepared, 0.0)
         for source, wait_us in waits_us.items():
             # Only this session waits, not those that the target serves beside it.
             cost_us = wait_us / sessions
@@ -135,6 +149,10 @@ class AdaptiveBudget:
             strength = choice.strengths.get(source, 0)
             self._worth_of(source, strength).judge(gained_us, margin_us)
             experience.add_worth(source, wait_us, gained_us, strength)
+            if source in gained:
+                gained[source] = gained_us
+        for source, gained_us in gained.items():
+            experience.preparing.brought(source, gained_us, len(receipt.tokens))
 
     def _chances(self, graph: CandidateGraph, known: Sequence[Sequence[Evidence]]) -> list[float]:
         """To be reached and accepted, by row: what the source that expects most of it expects."""

@@ -29,9 +29,19 @@ class Choice:
 
 
 class Budget(Protocol):
-    """One request's choices. Calls in order, once a round: `asked`, `worth_asking`, `choose`; and `learn` for every round
+    """One request's choices. First, for each source that reads the prompt's hidden rows: `prepares`, and `prepared` for
+    those it is true of. Then in order, once a round: `asked`, `worth_asking`, `choose`; and `learn` for every round
     that was committed, in their order, while the next one's target runs or later.
     """
+
+    def prepares(self, source: str, rows: int, tokens: int) -> bool:
+        """Whether the source is run over the prompt's `rows` rows for a request of up to `tokens` more tokens; if not, the
+        request does without it."""
+        ...
+
+    def prepared(self, source: str, rows: int, us: float) -> None:
+        """That took so many microseconds."""
+        ...
 
     def asked(self, source: str) -> bool:
         """Whether the round that comes may ask the source."""
@@ -56,6 +66,12 @@ class Budget(Protocol):
 
 class FixedBudget:
     """Looks at nothing, so a request's rounds depend on its text alone."""
+
+    def prepares(self, source: str, rows: int, tokens: int) -> bool:
+        return True
+
+    def prepared(self, source: str, rows: int, us: float) -> None:
+        """Nothing to learn."""
 
     def asked(self, source: str) -> bool:
         return True

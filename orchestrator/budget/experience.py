@@ -5,6 +5,7 @@ from __future__ import annotations
 from contracts.receipt import Receipt
 from orchestrator.budget.acceptance import Trials
 from orchestrator.budget.pass_times import PassTimes
+from orchestrator.budget.preparing import Preparing
 from orchestrator.budget.running import Running
 
 # Rounds over all sessions after which a source's worth is known, and that it is a running mean of.
@@ -16,7 +17,7 @@ _TRIED_EVERY = 8
 
 
 class Experience:
-    """Chances, times at the present load, and what sources were worth. Times in microseconds.
+    """Chances, times at the present load, what sources were worth, and what preparing them is. Times in microseconds.
 
     idle_us: how long the target stands still before a session's pass. sessions: those that share one.
     """
@@ -24,6 +25,7 @@ class Experience:
     def __init__(self) -> None:
         self.trials = Trials()
         self.times = PassTimes()
+        self.preparing = Preparing()
         self.idle_us = Running(1_000.0)
         self.sessions = Running(2.0)
         self._worths: dict[tuple[str, int], tuple[float, int]] = {}
