@@ -64,7 +64,7 @@ async def _ask(endpoint: str, numbers: dict[str, int], load: _Load) -> None:
     await client.close()
 
 
-async def swap_figures(endpoint: str, redis_url: str, namespace: str, text: NDArray[np.generic], swaps: int) -> Figures:
+async def swap_figures(endpoint: str, redis_url: str, namespace: str, text: NDArray[np.integer], swaps: int) -> Figures:
     """`swaps` publications with CLIENTS clients asking meanwhile; counts of failed and of mixed answers.
 
     The next release is published once the clients have had as many answers as all of them ask of one release.

@@ -70,6 +70,9 @@ class HiddenRows:
     def parts(self, most_bytes: int = MAX_PART_BYTES) -> Iterator[HiddenRows]:
         """The rows in order, in parts of at most `most_bytes` but at least one row."""
         step = rows_within(most_bytes, self.row_bytes)
+        if 0 < self.count <= step:
+            yield self
+            return
         for start in range(self.start, self.stop, step):
             yield self.between(start, min(start + step, self.stop))
 

@@ -80,7 +80,7 @@ class AdaptiveBudget:
         return self._wanted(source, strength)
 
     def _wanted(self, source: str, strength: int) -> bool:
-        return self._worth_of(source, strength).wanted()
+        return self._worth_of(source, strength).next_round_asks()
 
     def _worth_of(self, source: str, strength: int) -> SourceWorth:
         worth = self._worth.get((source, strength))

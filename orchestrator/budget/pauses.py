@@ -32,8 +32,8 @@ class SourceWorth:
         if paused:
             self._begin_pause()
 
-    def wanted(self) -> bool:
-        """Whether the round that comes asks it; to be called once a round."""
+    def next_round_asks(self) -> bool:
+        """Goes on to the round that comes: whether that asks it."""
         self._paused -= 1
         return self._paused < 0
 

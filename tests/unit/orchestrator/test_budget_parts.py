@@ -175,7 +175,7 @@ def test_a_source_out_of_favour_is_asked_ever_more_rarely_and_comes_back() -> No
     worth = SourceWorth()
     asked = []
     for number in range(120):
-        if worth.wanted():
+        if worth.next_round_asks():
             asked.append(number)
             worth.judge(-1_000.0, 300.0)
     gaps = np.diff(asked)
@@ -183,10 +183,10 @@ def test_a_source_out_of_favour_is_asked_ever_more_rarely_and_comes_back() -> No
     assert gaps[-3:].tolist() == sorted(gaps[-3:].tolist())
     assert gaps.max() <= 33
     for _ in range(8):
-        while not worth.wanted():
+        while not worth.next_round_asks():
             pass
         worth.judge(20_000.0, 300.0)
-    assert worth.wanted()
+    assert worth.next_round_asks()
 
 
 def test_one_bad_round_pauses_nothing() -> None:
@@ -194,12 +194,12 @@ def test_one_bad_round_pauses_nothing() -> None:
     for _ in range(50):
         worth.judge(5_000.0, 300.0)
     worth.judge(-3_000.0, 300.0)
-    assert worth.wanted()
+    assert worth.next_round_asks()
 
 
 def test_a_session_that_begins_with_a_pause_asks_after_four_rounds() -> None:
     worth = SourceWorth(-1_000.0, paused=True)
-    assert [worth.wanted() for _ in range(6)] == [False] * 4 + [True] * 2
+    assert [worth.next_round_asks() for _ in range(6)] == [False] * 4 + [True] * 2
 
 
 def test_of_the_sessions_after_a_loss_one_in_eight_asks_from_the_start() -> None:
