@@ -64,14 +64,15 @@ async def _ask(endpoint: str, numbers: dict[str, int], load: _Load) -> None:
     await client.close()
 
 
-async def swap_figures(endpoint: str, redis_url: str, namespace: str, text: NDArray[np.integer], swaps: int) -> Figures:
+async def swap_figures(endpoint: str, redis_url: str, namespace: str, text: NDArray[np.generic], swaps: int) -> Figures:
     """`swaps` publications with CLIENTS clients asking meanwhile; counts of failed and of mixed answers.
 
     The next release is published once the clients have had as many answers as all of them ask of one release.
     """
     store = RedisStore(redis_url, namespace=namespace)
-    shared = segment_bytes(segment_from_documents([text[text > max(_MARKER)]]))
-    entry = SegmentEntry(segment_digest(shared), len(shared), int((text > max(_MARKER)).sum()))
+    beyond = text[text.astype(np.int64) > max(_MARKER)]
+    shared = segment_bytes(segment_from_documents([beyond]))
+    entry = SegmentEntry(segment_digest(shared), len(shared), len(beyond))
     numbers: dict[str, int] = {}
     load = _Load()
     asking: list[asyncio.Task[None]] = []
