@@ -93,12 +93,20 @@ def train_head(
     plots.write_plots(trainer.history, out, family.family)
     facts = (
         {"command": command, "prompt_labels": plan.prompts, "objective": family.objective}
-        | {"started_from": None if start is None else start.manifest.weights_sha256}
+        | {"started_from": None if start is None else start.manifest.weights_sha256, "before": _before(start)}
         | corpus.facts(held_out, vocabulary)
         | run_facts(plan.recipe, last)
     )
     package.save(out, replace(manifest, training=facts), dict(network.named_parameters()), vocabulary)
     return last
+
+
+def _before(start: HeadPackage | None) -> list[str]:
+    """The commands that made what a run started from, in their order."""
+    if start is None:
+        return []
+    facts = start.manifest.training
+    return [*facts.get("before", []), facts["command"]]
 
 
 def run_facts(recipe: Recipe, last: Figures) -> dict[str, Any]:
