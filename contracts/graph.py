@@ -110,6 +110,8 @@ def merge_by_full_prefix(proposals: Sequence[Proposal], *, budget: int) -> Candi
     """
     if budget < 0:
         raise InvalidArgument("node_budget", f"{budget} is negative")
+    if not any(proposal.nodes for proposal in proposals):
+        return EMPTY_GRAPH
     tokens: list[int] = []
     parents: list[int] = []
     sources: list[list[str]] = []

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode, Tracer
 
 from contracts.ledger import COMPONENTS, LedgerSum, RoundLedger
@@ -22,6 +23,9 @@ from orchestrator import telemetry_names as names
 from orchestrator.admission import Admitted
 from orchestrator.events import Final
 from orchestrator.request import GenerateRequest
+
+# Entered several times a round where nobody traces.
+_UNTRACED = nullcontext(trace.INVALID_SPAN)
 
 
 class Spans:
@@ -42,43 +46,27 @@ class Spans:
         with trace.use_span(self.root, end_on_exit=False, record_exception=False, set_status_on_exception=False):
             yield
 
-    @contextmanager
-    def round(self) -> Iterator[Span]:
-        if not self._traced:
-            yield trace.INVALID_SPAN
-            return
-        with self._tracer.start_as_current_span(names.SPAN_ROUND, context=self._context) as span:
-            yield span
+    def round(self) -> AbstractContextManager[Span]:
+        return self._span(names.SPAN_ROUND, self._context)
 
-    @contextmanager
-    def offer(self, source: str, *, retrieves: bool) -> Iterator[Span]:
+    def offer(self, source: str, *, retrieves: bool) -> AbstractContextManager[Span]:
         if not self._traced:
-            yield trace.INVALID_SPAN
-            return
+            return _UNTRACED
         name = f"{names.SPAN_RETRIEVE if retrieves else names.SPAN_PROPOSE}/{source}"
-        with self._tracer.start_as_current_span(name, record_exception=False) as span:
-            span.set_attribute(names.SOURCE, source)
-            yield span
+        return self._tracer.start_as_current_span(name, attributes={names.SOURCE: source}, record_exception=False)
 
-    @contextmanager
-    def pack(self) -> Iterator[Span]:
-        if not self._traced:
-            yield trace.INVALID_SPAN
-            return
-        with self._tracer.start_as_current_span(names.SPAN_PACK) as span:
-            yield span
+    def pack(self) -> AbstractContextManager[Span]:
+        return self._span(names.SPAN_PACK)
 
-    @contextmanager
-    def verify(self) -> Iterator[Span]:
-        if not self._traced:
-            yield trace.INVALID_SPAN
-            return
-        with self._tracer.start_as_current_span(names.SPAN_VERIFY) as span:
-            yield span
+    def verify(self) -> AbstractContextManager[Span]:
+        return self._span(names.SPAN_VERIFY)
+
+    def _span(self, name: str, context: Context | None = None) -> AbstractContextManager[Span]:
+        return self._tracer.start_as_current_span(name, context=context) if self._traced else _UNTRACED
 
     def current(self) -> Span:
         """The innermost span entered here."""
-        return trace.get_current_span()
+        return trace.get_current_span() if self._traced else trace.INVALID_SPAN
 
     def verify_parts(self, receipt: Receipt, *, started_ns: int, wall_us: float) -> None:
         """Children of the current (verify) span from the receipt's timings.
@@ -86,7 +74,7 @@ class Spans:
         started_ns: wall clock at the call's start. The verifier's clock is not ours, so its time is centred in the
         call's, as if the wire took equally long both ways.
         """
-        if not trace.get_current_span().is_recording():
+        if not self.current().is_recording():
             return
         timings = receipt.timings
         scale = min(1.0, wall_us / timings.total_us) if timings.total_us else 1.0
