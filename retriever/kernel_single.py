@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from retriever.kernel_children import has_more
-from retriever.kernel_runs import CHILD, COUNT, DEPTH, FIRST, LAST, SIBLING, bar, gaps_of, runs_of
+from retriever.kernel_runs import ABOVE, CHILD, COUNT, DEPTH, FIRST, LAST, SIBLING, bar, gaps_of, runs_of
 from retriever.kernel_samples import RANK, by_shares, every, look_up, refined
 from retriever.kernel_shares import BLOCK_BITS, knows
 from retriever.kernel_table import code_at, compiled, token_of
@@ -106,28 +106,20 @@ def place_of(frontier, waiting, count, token, depth, parent, slot):
 
 
 @compiled
-def best_of_one(table, low, high, length, max_depth, budget, tokens, parents, counts, depths):
-    """Emit up to `budget` trie nodes below the interval [low, high), best first; returns (number, truncated).
+def emit(table, samples, starts, nodes, least, max_depth, budget, tokens, parents, counts, depths, begins, ends, seen):
+    """Emit up to `budget` nodes of `least` occurrences, best first; their number.
 
-    Mutates the four output rows [budget]. The table has the one segment's row. The number is -1, and nothing is emitted,
-    where samples do not tell of enough nodes.
+    Mutates the four output rows [budget] and, of the root in row 0 and of emitted node r in row r + 1, the first sample's
+    rank and the last one's, a rank further (begins, ends [budget + 1]), and what its emitted children count (seen, zeros).
     """
-    if high - low >= WIDEST:
-        return -1, False
-    samples, starts, nodes, least = _frequent(table, low, high, length, max_depth, budget)
-    if least == 0:
-        return -1, False
     # A slot more than the frontier has: for the newcomer.
     token, count, node = np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64)
     depth, parent = np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64)
     # frontier[:waiting] are the waiting nodes' slots, the best last; free[waiting:] are the unused ones.
     frontier, free = np.empty(budget + 1, np.int64), np.arange(budget + 1)
-    # Row 0 is the root, row r + 1 the emitted node r.
-    whole_low, whole_high = np.empty((budget + 1, 1), np.int64), np.empty((budget + 1, 1), np.int64)
-    seen = np.zeros((budget + 1, 1), np.int64)
-    whole_low[0, 0], whole_high[0, 0] = low, high
     waiting, emitted = 0, 0
     here, below = np.int64(0), np.int64(0)
+    begins[0], ends[0] = samples[nodes[0, FIRST], RANK], samples[nodes[0, LAST], RANK] + 1
     while emitted < budget:
         # A node goes on as one until its deepest level.
         along = below < nodes[here, DEPTH]
@@ -160,11 +152,43 @@ def best_of_one(table, low, high, length, max_depth, budget, tokens, parents, co
         counts[emitted], depths[emitted] = count[slot], depth[slot]
         here, below = node[slot], depth[slot]
         emitted += 1
-        seen[parent[slot] + 1, 0] += count[slot]
-        whole_low[emitted, 0] = low + samples[nodes[here, FIRST], RANK]
-        whole_high[emitted, 0] = low + samples[nodes[here, LAST], RANK] + 1
+        seen[parent[slot] + 1] += count[slot]
+        begins[emitted], ends[emitted] = samples[nodes[here, FIRST], RANK], samples[nodes[here, LAST], RANK] + 1
+    return emitted
+
+
+@compiled
+def levels_of(nodes):
+    """How many trie nodes the runs stand for: all there are where every suffix was read."""
+    levels = np.int64(0)
+    for node in range(1, nodes.shape[0]):
+        levels += nodes[node, DEPTH] - nodes[nodes[node, ABOVE], DEPTH]
+    return levels
+
+
+@compiled
+def best_of_one(table, low, high, length, max_depth, budget, tokens, parents, counts, depths):
+    """Emit up to `budget` trie nodes below the interval [low, high), best first; returns (number, truncated).
+
+    Mutates the four output rows [budget]. The table has the one segment's row. The number is -1, and nothing is emitted,
+    where samples do not tell of enough nodes.
+    """
+    if high - low >= WIDEST:
+        return -1, False
+    samples, starts, nodes, least = _frequent(table, low, high, length, max_depth, budget)
+    if least == 0:
+        return -1, False
+    begins, ends = np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64)
+    seen = np.zeros(budget + 1, np.int64)
+    emitted = emit(
+        table, samples, starts, nodes, least, max_depth, budget, tokens, parents, counts, depths, begins, ends, seen
+    )
+    if high - low <= ALL_READ:
+        return emitted, emitted < levels_of(nodes)
+    here, there, met = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(1, np.int64)
     for r in range(emitted + 1):
         below = np.int64(0) if r == 0 else depths[r - 1]
-        if below < max_depth and has_more(table, whole_low[r], whole_high[r], length + below, seen[r]):
+        here[0], there[0], met[0] = low + begins[r], low + ends[r], seen[r]
+        if below < max_depth and has_more(table, here, there, length + below, met):
             return emitted, True
     return emitted, False

@@ -1,0 +1,120 @@
+"""The compiled walk of a narrow match in several segments: all of its suffixes are read and merged in the text's order."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg, attr-defined"
+
+from __future__ import annotations
+
+import numpy as np
+
+from retriever.kernel_ranks import fetch_place, fetch_rank
+from retriever.kernel_runs import runs_of
+from retriever.kernel_samples import BEHIND, RANK, SAMPLE_COLUMNS, SHARED
+from retriever.kernel_single import ALL_READ, emit, levels_of
+from retriever.kernel_table import ALPHABET, CODES, ENTRIES, WIDTH, code_from, compiled, shared_from, suffix_start
+
+
+@compiled
+def _comparable(table, low, high):
+    """Whether all segments with matches have codes of one meaning and width."""
+    width = np.int64(0)
+    for s in range(table.shape[0]):
+        if low[s] < high[s]:
+            if table[s, ALPHABET] != 0 or (width != 0 and table[s, WIDTH] != width):
+                return False
+            width = table[s, WIDTH]
+    return True
+
+
+@compiled
+def _above(width, one, other, most):
+    """Whether the text at a place stands behind that at another, by their first `most` codes; a document's end is first."""
+    for k in range(most):
+        code, against = code_from(np.int64(0), width, one + k), code_from(np.int64(0), width, other + k)
+        if code != against:
+            return code > against
+        if code == 0:
+            return False
+    return False
+
+
+@compiled
+def _merged(table, low, high, length, width, most):
+    """Where the continuations of all matches begin, counted in codes from address 0, in the order of their text."""
+    total = np.int64(0)
+    for s in range(table.shape[0]):
+        total += high[s] - low[s]
+        for rank in range(low[s], high[s]):
+            fetch_rank(table, s, rank)
+    places, merged = np.empty(total, np.int64), np.empty(total, np.int64)
+    # Each segment's are in order: runs[i] to runs[i + 1], merged two by two.
+    runs, number = np.empty(table.shape[0] + 1, np.int64), 0
+    at = 0
+    for s in range(table.shape[0]):
+        if low[s] < high[s]:
+            runs[number] = at
+            number += 1
+        for rank in range(low[s], high[s]):
+            places[at] = table[s, CODES] // width + suffix_start(table, s, rank) + length
+            fetch_place(np.int64(0), width, places[at])
+            at += 1
+    while number > 1:
+        runs[number] = total
+        kept = 0
+        for pair in range(0, number, 2):
+            left, middle = runs[pair], runs[pair + 1]
+            end = runs[pair + 2] if pair + 2 <= number else middle
+            i, j = left, middle
+            for out in range(left, end):
+                if j == end or (i < middle and not _above(width, places[i], places[j], most)):
+                    merged[out] = places[i]
+                    i += 1
+                else:
+                    merged[out] = places[j]
+                    j += 1
+            runs[kept] = left
+            kept += 1
+        number = kept
+        places, merged = merged, places
+    return places
+
+
+@compiled
+def best_of_several(table, low, high, length, max_depth, budget, tokens, parents, counts, depths):
+    """As `best_of_one` over the intervals low, high [S]; -1 where there are too many matches or codes do not compare."""
+    total, only = np.int64(0), 0
+    for s in range(table.shape[0]):
+        total += high[s] - low[s]
+        only = s if low[s] < high[s] else only
+    if total > ALL_READ or not _comparable(table, low, high):
+        return -1, False
+    width = table[only, WIDTH]
+    starts = _merged(table, low, high, length, width, max_depth)
+    # The table of all memory as one segment without an end, so that nothing is read beyond where a document ends.
+    memory = table[only : only + 1].copy()
+    memory[0, CODES], memory[0, ENTRIES] = 0, -(1 << 62)
+    samples = np.empty((total, SAMPLE_COLUMNS), np.int32)
+    for i in range(total):
+        samples[i, RANK], samples[i, BEHIND] = i, i + 1
+        if i + 1 < total:
+            samples[i, SHARED] = shared_from(memory, 0, starts[i], starts[i + 1], np.int64(0), max_depth)
+    samples[total - 1, BEHIND], samples[total - 1, SHARED] = -1, -1
+    nodes = runs_of(memory, samples, starts, total, max_depth, True)
+    begins, ends = np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64)
+    seen = np.zeros(budget + 1, np.int64)
+    emitted = emit(
+        memory,
+        samples,
+        starts,
+        nodes,
+        np.int64(1),
+        max_depth,
+        budget,
+        tokens,
+        parents,
+        counts,
+        depths,
+        begins,
+        ends,
+        seen,
+    )
+    return emitted, emitted < levels_of(nodes)
