@@ -14,22 +14,21 @@ from retriever.kernel_table import ALPHABET, CODES, ENTRIES, WIDTH, code_from, c
 
 
 @compiled
-def _comparable(table, low, high):
-    """Whether all segments with matches have codes of one meaning and width."""
-    width = np.int64(0)
+def _comparable(table, low, high, base, width):
+    """Whether all segments with matches have codes of one meaning and of that width, whole codes away from `base`."""
     for s in range(table.shape[0]):
-        if low[s] < high[s]:
-            if table[s, ALPHABET] != 0 or (width != 0 and table[s, WIDTH] != width):
-                return False
-            width = table[s, WIDTH]
+        if low[s] < high[s] and (
+            table[s, ALPHABET] != 0 or table[s, WIDTH] != width or (table[s, CODES] - base) % width != 0
+        ):
+            return False
     return True
 
 
 @compiled
-def _above(width, one, other, most):
+def _above(base, width, one, other, most):
     """Whether the text at a place stands behind that at another, by their first `most` codes; a document's end is first."""
     for k in range(most):
-        code, against = code_from(np.int64(0), width, one + k), code_from(np.int64(0), width, other + k)
+        code, against = code_from(base, width, one + k), code_from(base, width, other + k)
         if code != against:
             return code > against
         if code == 0:
@@ -38,8 +37,8 @@ def _above(width, one, other, most):
 
 
 @compiled
-def _merged(table, low, high, length, width, most):
-    """Where the continuations of all matches begin, counted in codes from address 0, in the order of their text."""
+def _merged(table, low, high, length, base, width, most):
+    """Where the continuations of all matches begin, in codes from the address `base`, in the order of their text."""
     total = np.int64(0)
     for s in range(table.shape[0]):
         total += high[s] - low[s]
@@ -54,8 +53,8 @@ def _merged(table, low, high, length, width, most):
             runs[number] = at
             number += 1
         for rank in range(low[s], high[s]):
-            places[at] = table[s, CODES] // width + suffix_start(table, s, rank) + length
-            fetch_place(np.int64(0), width, places[at])
+            places[at] = (table[s, CODES] - base) // width + suffix_start(table, s, rank) + length
+            fetch_place(base, width, places[at])
             at += 1
     while number > 1:
         runs[number] = total
@@ -65,7 +64,7 @@ def _merged(table, low, high, length, width, most):
             end = runs[pair + 2] if pair + 2 <= number else middle
             i, j = left, middle
             for out in range(left, end):
-                if j == end or (i < middle and not _above(width, places[i], places[j], most)):
+                if j == end or (i < middle and not _above(base, width, places[i], places[j], most)):
                     merged[out] = places[i]
                     i += 1
                 else:
@@ -81,17 +80,19 @@ def _merged(table, low, high, length, width, most):
 @compiled
 def best_of_several(table, low, high, length, max_depth, budget, tokens, parents, counts, depths):
     """As `best_of_one` over the intervals low, high [S]; -1 where there are too many matches or codes do not compare."""
-    total, only = np.int64(0), 0
+    # The segment whose codes stand first in memory: no place of another is before its first one.
+    total, first = np.int64(0), -1
     for s in range(table.shape[0]):
         total += high[s] - low[s]
-        only = s if low[s] < high[s] else only
-    if total > ALL_READ or not _comparable(table, low, high):
+        if low[s] < high[s] and (first < 0 or table[s, CODES] < table[first, CODES]):
+            first = s
+    base, width = table[first, CODES], table[first, WIDTH]
+    if total > ALL_READ or not _comparable(table, low, high, base, width):
         return -1, False
-    width = table[only, WIDTH]
-    starts = _merged(table, low, high, length, width, max_depth)
-    # The table of all memory as one segment without an end, so that nothing is read beyond where a document ends.
-    memory = table[only : only + 1].copy()
-    memory[0, CODES], memory[0, ENTRIES] = 0, -(1 << 62)
+    starts = _merged(table, low, high, length, base, width, max_depth)
+    # All segments' memory as one segment's, to be read code by code, for eight bytes could reach beyond the end of one.
+    memory = table[first : first + 1].copy()
+    memory[0, ENTRIES] = -(1 << 62)
     samples = np.empty((total, SAMPLE_COLUMNS), np.int32)
     for i in range(total):
         samples[i, RANK], samples[i, BEHIND] = i, i + 1
