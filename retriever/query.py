@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from contracts.errors import ResourceExhausted
 from contracts.retrieval import Retrieval
-from retriever import kernel_match, kernel_table, kernel_trie
+from retriever import kernel_joined, kernel_match, kernel_single, kernel_table, kernel_trie
 from retriever.segment import Segment, segment_from_documents
 from retriever.trie import QueryLimits, Tokens, context_array, miss, trie_rows
 
@@ -122,16 +122,28 @@ class SegmentSet:
         if found == 0:
             return miss()
         rows = np.empty((4, limits.node_budget), np.int64)
-        number, truncated = kernel_trie.best_first(
-            self._table, low, high, length, limits.max_continuation, limits.node_budget, *rows
-        )
+        wanted = (length, limits.max_continuation, limits.node_budget)
+        # Chosen here and not in compiled code, which would compile all three into one once more.
+        matching = np.flatnonzero(low < high)
+        if matching.shape[0] == 1:
+            only = int(matching[0])
+            table = self._table[only : only + 1]
+            number, truncated = kernel_single.best_of_one(table, low[only], high[only], *wanted, *rows)
+        else:
+            number, truncated = kernel_joined.best_of_several(self._table, low, high, *wanted, *rows)
+        if number < 0:
+            number, truncated = kernel_trie.best_first(self._table, low, high, *wanted, *rows)
         return trie_rows(length, found, rows[:, :number], bool(truncated))
 
 
 @functools.cache
 def warm_up() -> None:
     """Compile the kernels, or load them from numba's cache, before the first request has to wait for that."""
-    one = SegmentSet([segment_from_documents([[0, 1]])])
+    small = segment_from_documents([[0, 1]])
+    one = SegmentSet([small])
     found = one.above([0], 1, 1, 1)
     one.count([0], found.tokens, found.parents, found.depths)
-    one.retrieve([0], QueryLimits())
+    # One segment, several, and several that number their tokens in alphabets of their own: the three walks.
+    large = segment_from_documents([[1 << 20, 1]])
+    for segments, token in ((one, 0), (SegmentSet([small, small]), 0), (SegmentSet([large, large]), 1 << 20)):
+        segments.retrieve([token], QueryLimits())

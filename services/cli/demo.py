@@ -20,6 +20,8 @@ from services.settings import AllSettings, load
 if TYPE_CHECKING:
     from services.clients.generate import GenerateClient
 
+# Compiling what searches takes a minute of a quick core, and several of a slow one.
+_INDEXED_WITHIN_S = 600.0
 INDEX = "stdlib"
 WAYS: Mapping[str, tuple[str, ...]] = {
     "off": (),
@@ -154,14 +156,18 @@ def _index(settings: AllSettings, redis_url: str, checkpoint: Path) -> None:
 
 
 async def _until_indexed(endpoint: str) -> None:
-    """The retriever follows the store by itself; this waits until it has."""
+    """The retriever follows the store by itself; this waits until it has. On a new machine it compiles its search first."""
+    from services.cli.console import out, progress_bars
     from services.clients.retriever import RetrieverClient
 
     client = RetrieverClient(endpoint)
     try:
-        async with asyncio.timeout(60):
-            while not await client.describe():
-                await asyncio.sleep(0.1)
+        with progress_bars(out) as bars:
+            task = bars.add_task("loading the index (the first time its search is compiled: a minute)", total=None)
+            async with asyncio.timeout(_INDEXED_WITHIN_S):
+                while not await client.describe():
+                    await asyncio.sleep(0.1)
+            bars.update(task, total=1, completed=1)
     finally:
         await client.close()
 
