@@ -14,10 +14,11 @@ from models.config import DecoderConfig, read_config
 from models.decoder import TorchDecoder
 from models.weights import DecoderWeights, read_weights
 
-Dtype = Literal["float32", "bfloat16"]
+Dtype = Literal["float32", "bfloat16", "int8", "int4"]
 Implementation = Literal["cpu-llvm", "cpu-torch", "cuda-torch"]
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# What weights are read as; those that are quantised afterwards, as they are stored.
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": None, "int4": None}
 _IMPLEMENTATIONS = {"cpu": ("cpu-llvm", "cpu-torch"), "cuda": ("cuda-torch",)}
 
 # Rows for which the LLVM pass is row-invariant: no number of rows breaks it, so the bound is merely large.
@@ -36,8 +37,8 @@ def load_backend(
 ) -> Backend:
     """Load the checkpoint in `directory`.
 
-    dtype: of the weights; "bfloat16" rounds them. The LLVM pass computes in fp32 from either; the torch pass computes in
-        the weights' dtype throughout, as Transformers does.
+    dtype: of the weights; all but "float32" round them. The LLVM pass computes in fp32 from each; the torch pass computes in
+        the weights' dtype throughout, as Transformers does, and has no "int8" and "int4" (models/quantized.py).
     device: a torch device. kv_budget_tokens: KV rows all slots together may reserve.
     threads: threads of the LLVM pass; None for one per core this process may run on.
     implementation: None chooses the LLVM pass on a CPU, except for bf16 on one with AMX, which only torch uses.
@@ -50,6 +51,8 @@ def load_backend(
     known = _IMPLEMENTATIONS.get(torch.device(device).type, ())
     if chosen not in known:
         raise InvalidArgument("implementation", f"{chosen!r} does not run on {device!r}; known: {', '.join(known)}")
+    if _DTYPES[dtype] is None and chosen != "cpu-llvm":
+        raise InvalidArgument("dtype", f"{dtype!r} is computed by cpu-llvm only, not by {chosen}")
     config = read_config(directory)
     weights = read_weights(directory, config, _DTYPES[dtype])
     return _backend(

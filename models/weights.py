@@ -69,8 +69,8 @@ class DecoderWeights:
         return DecoderWeights(embedding, layers, change(self.final_norm), head)
 
 
-def read_weights(directory: Path, config: DecoderConfig, dtype: torch.dtype) -> DecoderWeights:
-    """Read all tensors and round them to `dtype`.
+def read_weights(directory: Path, config: DecoderConfig, dtype: torch.dtype | None) -> DecoderWeights:
+    """Read all tensors and round them to `dtype`; None leaves each as it is stored.
 
     Raises InvalidArgument naming the first tensors that are missing, left over or misshapen, and DataLoss when a file
     is cut short or is no safetensors file.
@@ -116,7 +116,7 @@ def read_weights(directory: Path, config: DecoderConfig, dtype: torch.dtype) -> 
 class _Tensors:
     """The tensors of all weight files by name, each taken at most once."""
 
-    def __init__(self, directory: Path, dtype: torch.dtype) -> None:
+    def __init__(self, directory: Path, dtype: torch.dtype | None) -> None:
         self._directory = directory
         self._dtype = dtype
         self._left: dict[str, Tensor] = dict(self._read(directory))

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from models.cpu.formats import FP32, PANEL
 from models.cpu.jit import LANES, get, get_int, jit, put
 from models.cpu.storage import PAGE_ROWS
-from models.cpu.tile import CONTINUE, PANEL, STORE, tile, tile_count
+from models.cpu.tile import tile, tile_count
+from models.cpu.tile_body import CONTINUE, STORE
 from models.cpu.vector import divide, exponentiate, row_max
 
 # Bytes by which the sweep over the values asks for memory in advance.
@@ -104,7 +106,7 @@ def _score(entry, query, rows, width, padded, pages, keys, low, seen, scores, st
             count = rows * (index + 1) // tiles - m
             target = scores + 4 * (m * stride + panel * PANEL - low)
             part = query + 4 * m * padded
-            tile(entry, count, 1, 0, STORE, part, padded, source, width, target, stride, following, 4 * PANEL)
+            tile(entry, count, 1, FP32, STORE, part, padded, source, width, target, stride, following, 4 * PANEL)
 
 
 @jit
@@ -158,7 +160,7 @@ def _mix(entry, weights, stride, rows, pages, values, low, length, path, at, end
                 lines = rows * (index + 1) // tiles - m
                 part, target = weights + 4 * (m * stride + taken), out + 4 * (m * padded + panel)
                 later = source + _AHEAD
-                tile(entry, lines, 1, 0, mode, part, stride, source, count, target, padded, later, 4 * PANEL)
+                tile(entry, lines, 1, FP32, mode, part, stride, source, count, target, padded, later, 4 * PANEL)
         row += count
         taken += count
         mode = CONTINUE

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from models.config import DecoderConfig
+from models.cpu.formats import BF16, FP32, PANEL
+from models.cpu.matmul import widened_floats
 from models.cpu.packing import pack, panels
 from models.cpu.records import Model, Work
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER
 from models.cpu.storage import PagedStorage
 from models.cpu.sync import COUNTER_STRIDE
-from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS, PANEL, tile_entry
+from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS, tile_entry
 from models.passes import Span
 from models.weights import DecoderWeights
 
@@ -30,21 +31,26 @@ _LINE_FLOATS = 16
 
 
 class ModelBuffers:
-    """The constant record and the arrays behind it."""
+    """The constant record and the arrays behind it. kind: the format of the layers' panels. threads: of a pass."""
 
-    def __init__(self, config: DecoderConfig, weights: DecoderWeights) -> None:
-        packed = pack(weights, config)
+    def __init__(self, config: DecoderConfig, weights: DecoderWeights, kind: int, threads: int) -> None:
+        packed = pack(weights, config, kind)
         hidden_stride = _stride(config.hidden_size)
         layers = weights.layers
         norms = [norm for layer in layers for norm in (layer.attention_norm, layer.mlp_norm)]
         keep = _Keep()
         qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        depths = (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size)
+        widened = 0 if kind in (FP32, BF16) else max(map(widened_floats, depths))
         self.record = Model(
-            tile=tile_entry(),
+            tile=tile_entry(kind),
             arena=keep(packed.arena),
             offsets=keep(packed.offsets),
             head=packed.head,
-            bf16=int(weights.embedding.dtype == torch.bfloat16),
+            kind=kind,
+            head_kind=packed.head_kind,
+            widened=keep.floats(threads * widened)[0],
+            widened_stride=widened,
             norms=keep(_stack([*norms, weights.final_norm], hidden_stride)),
             qkv_bias=keep(_stack([layer.qkv_bias for layer in layers], qkv)),
             out_bias=keep(_stack([layer.out_bias for layer in layers], hidden_stride)),
@@ -191,7 +197,9 @@ class _Keep:
     def floats(self, *counts: int) -> list[int]:
         """Addresses of float32 buffers of that many floats, uninitialised, each at a cache line's start of one array."""
         sizes = [4 * (-(-count // _LINE_FLOATS) * _LINE_FLOATS) for count in counts]
-        return list(itertools.accumulate(sizes[:-1], initial=self(_floats(sum(sizes) // 4))))
+        raw = _floats(sum(sizes) // 4 + _LINE_FLOATS)
+        start = self(raw)
+        return list(itertools.accumulate(sizes[:-1], initial=start + -start % (4 * _LINE_FLOATS)))
 
 
 def _stride(width: int) -> int:

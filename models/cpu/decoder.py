@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from models.backend import BackendInfo, Int64Array, KVSlot, KVUsage, PassResult, RowBlock
 from models.config import DecoderConfig
 from models.cpu.buffers import ModelBuffers, WorkBuffers
+from models.cpu.embedding import embedding_table
+from models.cpu.formats import FORMATS
+from models.cpu.packing import vocabulary_kind
 from models.cpu.records import Model
 from models.cpu.run import run
 from models.cpu.storage import PagedStorage
@@ -25,8 +27,9 @@ from models.weights import DecoderWeights
 class CpuDecoder:
     """Backend whose whole pass runs in LLVM-compiled code, without the GIL, on `threads` threads.
 
-    Weights are held in fp32 or bf16; activations, sums, keys and values are fp32 in both cases, so "bfloat16" here means
-    weights rounded to bf16 and nothing else. Every row's result is bit for bit independent of the rows beside it, of how
+    Weights are held in `info.dtype`: fp32, bf16, or codes of eight or four bits with scales (models/quantized.py); activations,
+    sums, keys and values are fp32 in all cases, so "bfloat16" here means weights rounded to bf16 and nothing else, and what is
+    computed from codes is bit for bit what fp32 weights of their values give. Every row's result is bit for bit independent of the rows beside it, of how
     its context was split into passes, and of the number of threads.
     """
 
@@ -46,8 +49,9 @@ class CpuDecoder:
         self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         self._threads = threads or len(os.sched_getaffinity(0))
         self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="draftproof-pass")
-        self._embedding = _table(weights.embedding)
-        self._model = ModelBuffers(config, weights)
+        kind = FORMATS[info.dtype]
+        self._embedding = embedding_table(weights.embedding, vocabulary_kind(kind))
+        self._model = ModelBuffers(config, weights, kind, self._threads)
         cos, sin = config.rope.table(config.context_length)
         self._cos, self._sin = cos.numpy(), sin.numpy()
         self._compile()
@@ -84,7 +88,7 @@ class CpuDecoder:
         positions = _joined([span.block.positions for span in spans])
         hidden, vocab = self._config.hidden_size, self._config.vocab_size
         x = np.zeros((len(tokens), self._model.record.hidden_stride), np.float32)
-        x[:, :hidden] = _widened(self._embedding[tokens])
+        x[:, :hidden] = self._embedding.rows(tokens)
         for span in spans:
             if span.block.inputs is not None:
                 x[span.start : span.stop, :hidden] = span.block.inputs.numpy()
@@ -128,25 +132,6 @@ class CpuDecoder:
 
 def _joined(parts: Sequence[Int64Array]) -> Int64Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _table(embedding: torch.Tensor) -> npt.NDArray[np.float32] | npt.NDArray[np.uint16]:
-    """The embedding as numpy sees it: float32, or the bits of bf16.
-
-    Looked up by numpy, because from a few rows on torch would wake its own threads for it, and those then spin beside the
-    pass for milliseconds.
-    """
-    if embedding.dtype == torch.bfloat16:
-        bits: npt.NDArray[np.uint16] = embedding.contiguous().view(torch.int16).numpy().view(np.uint16)
-        return bits
-    return embedding.contiguous().float().numpy()
-
-
-def _widened(rows: npt.NDArray[np.float32] | npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """bf16 is the upper half of float32."""
-    if rows.dtype == np.uint16:
-        return (rows.astype(np.uint32) << 16).view(np.float32)
-    return rows.astype(np.float32, copy=False)
 
 
 def _help(model: Model, work: WorkBuffers, thread: int, threads: int) -> None:

@@ -11,11 +11,12 @@ import numpy.typing as npt
 from models.backend import Int64Array
 from models.cpu.draft_growth import LEVEL_FIELDS, LEVEL_PHASES, Growth
 from models.cpu.draft_level import Level
+from models.cpu.formats import PANEL
 from models.cpu.packing import panels
 from models.cpu.records import Model, Work
 from models.cpu.storage import PagedStorage
 from models.cpu.sync import COUNTER_STRIDE
-from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS, PANEL
+from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS
 from models.kv import Slot
 
 Floats = npt.NDArray[np.float32]

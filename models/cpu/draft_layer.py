@@ -29,9 +29,9 @@ from models.cpu.draft_buffers import (
 )
 from models.cpu.draft_growth import grow
 from models.cpu.draft_level import run_level
+from models.cpu.formats import FORMATS, PANEL
 from models.cpu.packing import pack_bits, pack_matrix, panels
 from models.cpu.storage import PagedStorage
-from models.cpu.tile import PANEL
 from models.kv import Slot, SlotPool
 from models.weights import DecoderWeights
 
@@ -92,7 +92,8 @@ class DraftLayer:
         self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         self._threads = threads or len(os.sched_getaffinity(0))
         self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="draftproof-level")
-        self._model = ModelBuffers(config, weights)
+        kind = FORMATS[str(weights.head.dtype).removeprefix("torch.")]
+        self._model = ModelBuffers(config, weights, kind, self._threads)
         self._real, self._drafted = _aligned(pack_matrix(real)), _aligned(pack_matrix(drafted))
         self._real_depth, self._embedded = real.shape[1], np.ascontiguousarray(embedded)
         cos, sin = config.rope.table(config.context_length)

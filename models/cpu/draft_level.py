@@ -15,7 +15,7 @@ from models.cpu.jit import I64, LANES, VOID, declare, get, get_int, jit, jit_ent
 from models.cpu.matmul import multiply
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER, _norm_rows, _prepare_rows, run
 from models.cpu.sync import claim, finish, wait
-from models.cpu.tile import STORE
+from models.cpu.tile_body import STORE
 from models.cpu.vector import copy_vectors, exponentiate
 
 
@@ -64,11 +64,12 @@ def run_level(model, work, level, thread, threads):  # type: ignore[no-untyped-d
         level.fused,
         level.fused_stride,
         level.matrix,
-        model.bf16,
+        model.kind,
         level.depth,
         work.x,
         model.hidden_stride,
         STORE,
+        0,
         counters,
         phases,
         phase,
@@ -86,11 +87,12 @@ def run_level(model, work, level, thread, threads):  # type: ignore[no-untyped-d
             work.picked,
             model.hidden_stride,
             level.further_matrix,
-            model.bf16,
+            model.kind,
             model.hidden,
             level.further_logits,
             level.further_stride,
             STORE,
+            0,
             counters,
             phases,
             phase + 1,
@@ -109,11 +111,12 @@ def _keep_keys(model, work, thread, threads):  # type: ignore[no-untyped-def]
         work.normed,
         model.hidden_stride,
         model.arena + get_int(model.offsets),
-        model.bf16,
+        model.kind,
         model.hidden,
         work.qkv,
         model.qkv_stride,
         STORE,
+        0,
         work.counters,
         work.phases,
         1,

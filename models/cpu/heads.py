@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from models.cpu.formats import PANEL
 from models.cpu.jit import LANES, get, get_int, jit, put
 from models.cpu.storage import PAGE_ROWS
-from models.cpu.tile import PANEL
 from models.cpu.vector import copy_vectors, rotate
 
 

@@ -2,24 +2,18 @@
 
 A panel stays in the second-level cache for all tiles of a block of rows, which meanwhile ask for a later panel at an
 even pace. So memory and arithmetic overlap: left to itself, the processor would fetch a panel during its
-first tile only, and the memory would idle during the others.
+first tile only, and the memory would idle during the others. Panels of int8 and int4 are widened to fp32 once for all
+tiles, in that cache too; for a single row they are widened in registers.
 """
 
 from __future__ import annotations
 
+from models.cpu.formats import BF16, FP32, PANEL
+from models.cpu.formats import panel_bytes as bytes_of_panel
 from models.cpu.jit import jit
 from models.cpu.sync import claim, finish, wait
-from models.cpu.tile import (
-    MAX_SCRATCH_PANELS,
-    MAX_TILE_ROWS,
-    PANEL,
-    SPLIT_PANELS,
-    STORE,
-    tile,
-    tile_count,
-    tile_panels,
-    tile_sweeps,
-)
+from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS, tile, tile_count, tile_panels, tile_sweeps
+from models.cpu.tile_body import SPLIT_PANELS, STORE
 from models.cpu.vector import gate
 
 _UNITS_PER_THREAD = 8
@@ -29,6 +23,11 @@ _BLOCK = 40_000
 _FOLLOWING = 2
 # Bytes, over all the panels read side by side.
 _WIDE_LOOKAHEAD = 2048
+# Panels of int8 and int4 that one row is multiplied by side by side.
+_GROUPED_PANELS = 2
+# Floats of widened panels that fit the second-level cache beside what is asked for; a pair is widened in any case.
+_WIDENED = 75_000
+_MOST_WIDENED = MAX_SCRATCH_PANELS
 
 
 @jit
@@ -38,33 +37,47 @@ def block_count(rows, depth):  # type: ignore[no-untyped-def]
     return max(1, (rows + most - 1) // most)
 
 
+def widened_floats(depth: int) -> int:
+    """Floats of a thread's scratch for widened panels of that depth."""
+    panel = depth * PANEL
+    return panel * min(_MOST_WIDENED, max(2, _WIDENED // panel))
+
+
 @jit
-def multiply(entry, rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase, thread, threads):  # type: ignore[no-untyped-def]
-    """One thread's share of c (op)= a @ w. a, c: addresses of [rows, lda] and [rows, ldc]; w: of its first panel."""
+def multiply(entry, rows, a, lda, w, kind, depth, c, ldc, mode, scratch, counters, phases, phase, thread, threads):  # type: ignore[no-untyped-def]
+    """One thread's share of c (op)= a @ w. a, c: addresses of [rows, lda] and [rows, ldc]; w: of its first panel, of format
+    `kind`. scratch: of `widened_floats(depth)` floats, this thread's own; unused by fp32 and bf16.
+    """
     panels = ldc // PANEL if rows > 0 else 0
     blocks = block_count(rows, depth)
-    wide = tile_panels(rows // blocks)
+    wide = _panels_at_once(kind, rows // blocks, depth, 1)
     step = max(wide, panels // (threads * _UNITS_PER_THREAD) // wide * wide)
     chunks = (panels + step - 1) // step
     units = blocks * chunks
-    panel_bytes = depth * PANEL * (2 if bf16 else 4)
+    panel_bytes = bytes_of_panel(kind, depth)
     done = 0
     unit = claim(counters, phases, phase, units, thread, threads)
     while unit >= 0:
         block, chunk = unit // chunks, unit % chunks
         first = rows * block // blocks
         lines = rows * (block + 1) // blocks - first
-        tiles, wide = tile_count(lines), tile_panels(lines)
+        tiles, wide = tile_count(lines), _panels_at_once(kind, lines, depth, 1)
         panel, end = chunk * step, min(panels, (chunk + 1) * step)
         while panel < end:
             side = wide if panel + wide <= end else 1
             source = w + panel * panel_bytes
+            read, kept = source, kind
+            if _widens(kind, lines):
+                _widen(entry, kind, side, source, panel_bytes, depth, scratch)
+                read, kept = scratch, FP32
             for index in range(tiles):
                 row = first + lines * index // tiles
                 count = first + lines * (index + 1) // tiles - row
                 target = c + 4 * (row * ldc + panel * PANEL)
-                ahead, pace = _lookahead(source, panel_bytes, depth, side, max(side, _FOLLOWING), index, tiles)
-                tile(entry, count, side, bf16, mode, a + 4 * row * lda, lda, source, depth, target, ldc, ahead, pace)
+                ahead, pace = _lookahead(
+                    source, panel_bytes, depth, side, max(side, _FOLLOWING), index, tiles, kept != kind
+                )
+                tile(entry, count, side, kept, mode, a + 4 * row * lda, lda, read, depth, target, ldc, ahead, pace)
             panel += side
         done += 1
         unit = claim(counters, phases, phase, units, thread, threads)
@@ -73,18 +86,20 @@ def multiply(entry, rows, a, lda, w, bf16, depth, c, ldc, mode, counters, phases
 
 
 @jit
-def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counters, phases, phase, thread, threads):  # type: ignore[no-untyped-def]
+def multiply_gated(  # type: ignore[no-untyped-def]
+    entry, rows, a, lda, w, kind, depth, c, ldc, gates, scratch, counters, phases, phase, thread, threads
+):
     """One thread's share of c = silu(a @ gate) * (a @ up), where w alternates panels of gate and up.
 
-    scratch: address of float32 [6, 96], this thread's own.
+    gates: address of float32 [6, 96], this thread's own. scratch: as `multiply`'s.
     """
     panels = ldc // PANEL
     blocks = block_count(rows, depth)
-    wide = _pairs(tile_panels(rows // blocks))
+    wide = _pairs(_panels_at_once(kind, rows // blocks, depth, 2))
     step = max(wide, panels // (threads * _UNITS_PER_THREAD) // wide * wide)
     chunks = (panels + step - 1) // step
     units = blocks * chunks
-    panel_bytes = depth * PANEL * (2 if bf16 else 4)
+    panel_bytes = bytes_of_panel(kind, depth)
     both, width = 2 * PANEL, MAX_SCRATCH_PANELS * PANEL
     done = 0
     unit = claim(counters, phases, phase, units, thread, threads)
@@ -92,27 +107,41 @@ def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counter
         block, chunk = unit // chunks, unit % chunks
         first = rows * block // blocks
         lines = rows * (block + 1) // blocks - first
-        tiles, widest = tile_count(lines), tile_panels(lines)
+        tiles, widest = tile_count(lines), _panels_at_once(kind, lines, depth, 2)
         wide = _pairs(widest)
         panel, end = chunk * step, min(panels, (chunk + 1) * step)
         while panel < end:
             pairs = wide if panel + wide <= end else 1
             side = widest if pairs == wide else 1
+            source = w + 2 * panel * panel_bytes
+            read, kept, read_bytes = source, kind, panel_bytes
+            if _widens(kind, lines):
+                _widen(entry, kind, 2 * pairs, source, panel_bytes, depth, scratch)
+                read, kept, read_bytes = scratch, FP32, bytes_of_panel(FP32, depth)
             for index in range(tiles):
                 row = first + lines * index // tiles
                 count = first + lines * (index + 1) // tiles - row
                 for part in range(0, 2 * pairs, side):
-                    source, target = w + (2 * panel + part) * panel_bytes, scratch + 4 * part * PANEL
-                    ahead, pace = _lookahead(source, panel_bytes, depth, side, 2 * max(side, pairs), index, tiles)
+                    target = gates + 4 * part * PANEL
+                    ahead, pace = _lookahead(
+                        source + part * panel_bytes,
+                        panel_bytes,
+                        depth,
+                        side,
+                        2 * max(side, pairs),
+                        index,
+                        tiles,
+                        kept != kind,
+                    )
                     tile(
                         entry,
                         count,
                         side,
-                        bf16,
+                        kept,
                         STORE,
                         a + 4 * row * lda,
                         lda,
-                        source,
+                        read + part * read_bytes,
                         depth,
                         target,
                         width,
@@ -121,16 +150,54 @@ def multiply_gated(entry, rows, a, lda, w, bf16, depth, c, ldc, scratch, counter
                     )
                 for pair in range(pairs):
                     for m in range(count):
-                        gates, target = (
-                            scratch + 4 * (m * width + pair * both),
+                        both_sums, target = (
+                            gates + 4 * (m * width + pair * both),
                             c + 4 * ((row + m) * ldc + panel * PANEL),
                         )
-                        gate(gates, gates + 4 * PANEL, target + 4 * pair * PANEL)
+                        gate(both_sums, both_sums + 4 * PANEL, target + 4 * pair * PANEL)
             panel += pairs
         done += 1
         unit = claim(counters, phases, phase, units, thread, threads)
     finish(counters, phase, done)
     wait(counters, phase, units)
+
+
+@jit
+def _widens(kind, lines):  # type: ignore[no-untyped-def]
+    return kind != FP32 and kind != BF16 and lines > 1
+
+
+@jit
+def _panels_at_once(kind, lines, depth, parts):  # type: ignore[no-untyped-def]
+    """Panels that a block of `lines` rows takes side by side; `parts` times as many are widened at once."""
+    if kind == FP32 or kind == BF16:
+        return tile_panels(lines)
+    if lines <= 1:
+        return _GROUPED_PANELS
+    # What is widened lies in a cache: three and four rows do not wait for memory.
+    wide = SPLIT_PANELS if lines <= 4 and lines > 2 else tile_panels(lines)
+    return wide if parts * wide * depth * PANEL <= _WIDENED else 1
+
+
+@jit
+def _widen(entry, kind, count, source, panel_bytes, depth, target):  # type: ignore[no-untyped-def]
+    """Store `count` panels at `target` as fp32, asking for as many that follow."""
+    for index in range(count):
+        tile(
+            entry,
+            0,
+            1,
+            kind,
+            STORE,
+            0,
+            0,
+            source + index * panel_bytes,
+            depth,
+            target + 4 * index * depth * PANEL,
+            0,
+            source + (index + count) * panel_bytes,
+            panel_bytes // depth,
+        )
 
 
 @jit
@@ -140,12 +207,14 @@ def _pairs(side):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _lookahead(source, panel_bytes, depth, side, following, index, tiles):  # type: ignore[no-untyped-def]
+def _lookahead(source, panel_bytes, depth, side, following, index, tiles, widened):  # type: ignore[no-untyped-def]
     """What tile `index` of `tiles` asks for while it reads the panels at `source`: where it begins, bytes a step.
 
     A tile that reads several panels beside each other reads on in each of them. Else the sweeps of all tiles share the
-    panels that are `following` panels further.
+    panels that are `following` panels further. What was `widened` has been asked for already.
     """
+    if widened:
+        return source, 0
     sweeps = tile_sweeps(side)
     if side > 1 and sweeps == 1:
         return source + _WIDE_LOOKAHEAD // side, panel_bytes // depth

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from models.config import DecoderConfig
-from models.cpu.tile import PANEL
+from models.cpu.formats import BF16, FP32, INT4, INT8, PANEL, STEP_BYTES
+from models.cpu.packing_groups import put_groups
+from models.quantized import quantize_int4, quantize_int8
 from models.weights import DecoderWeights
 
 _LINE_BYTES = 64
@@ -24,11 +26,13 @@ _LINE_BYTES = 64
 
 @dataclass(frozen=True)
 class Packed:
-    """arena: uint8. offsets: int64 [layers, 4], byte offsets of qkv, out, gate_up and down; `head` is the head's."""
+    """arena: uint8. offsets: int64 [layers, 4], byte offsets of qkv, out, gate_up and down; `head` is the head's, whose panels
+    have format `head_kind`."""
 
     arena: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.int64]
     head: int
+    head_kind: int
 
 
 def panels(outputs: int) -> int:
@@ -36,10 +40,17 @@ def panels(outputs: int) -> int:
     return -(-outputs // PANEL)
 
 
-def pack(weights: DecoderWeights, config: DecoderConfig) -> Packed:
-    """Pack all matrices. Gate and up panels alternate, so that one unit of work has both halves of its outputs."""
-    bf16 = weights.embedding.dtype == torch.bfloat16
-    step = PANEL * (2 if bf16 else 4)
+def vocabulary_kind(kind: int) -> int:
+    """The format of the embedding and the head beside layers of format `kind`: four bits harm them most and save least."""
+    return INT8 if kind == INT4 else kind
+
+
+def pack(weights: DecoderWeights, config: DecoderConfig, kind: int) -> Packed:
+    """Pack all matrices, those of the layers in format `kind`: FP32 and BF16 are the matrices' own dtype, others quantise.
+
+    Gate and up panels alternate, so that one unit of work has both halves of its outputs.
+    """
+    step, head_kind = STEP_BYTES[kind], vocabulary_kind(kind)
     hidden, width, inner = config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size
     qkv = width + 2 * config.num_kv_heads * config.head_dim
     sizes = [
@@ -50,25 +61,29 @@ def pack(weights: DecoderWeights, config: DecoderConfig) -> Packed:
     ]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     head = int(starts[-1]) * config.num_layers
-    raw = np.empty(head + panels(config.vocab_size) * hidden * step + _LINE_BYTES, np.uint8)
+    raw = np.empty(head + panels(config.vocab_size) * hidden * STEP_BYTES[head_kind] + _LINE_BYTES, np.uint8)
     arena = raw[-raw.ctypes.data % _LINE_BYTES :]
     offsets = np.add.outer(np.arange(config.num_layers) * starts[-1], starts[:-1]).astype(np.int64)
 
-    def put(offset: int, *matrices: Tensor) -> None:
-        size = sum(panels(len(matrix)) * matrix.shape[1] * step for matrix in matrices)
-        _put(arena[offset : offset + size], matrices)
+    def put(offset: int, kind: int, *matrices: Tensor) -> None:
+        size = sum(panels(len(matrix)) * matrix.shape[1] * STEP_BYTES[kind] for matrix in matrices)
+        place = arena[offset : offset + size]
+        if kind in (FP32, BF16):
+            _put(place, matrices)
+        else:
+            put_groups(place, [quantize_int4(matrix) if kind == INT4 else quantize_int8(matrix) for matrix in matrices])
 
     for layer, places in zip(weights.layers, offsets.tolist(), strict=True):
-        put(places[0], layer.qkv)
-        put(places[1], layer.out)
-        put(places[2], *layer.gate_up.chunk(2))
-        put(places[3], layer.down)
-    put(head, weights.head)
-    return Packed(arena, offsets, head)
+        put(places[0], kind, layer.qkv)
+        put(places[1], kind, layer.out)
+        put(places[2], kind, *layer.gate_up.chunk(2))
+        put(places[3], kind, layer.down)
+    put(head, head_kind, weights.head)
+    return Packed(arena, offsets, head, head_kind)
 
 
 def pack_matrix(matrix: Tensor) -> npt.NDArray[np.uint8]:
-    """uint8 bytes of the panels of a matrix [outputs, depth]; see `models.cpu.tile` for their layout."""
+    """uint8 bytes of the panels of a matrix [outputs, depth]; see `models.cpu.formats` for their layout."""
     out = np.empty(panels(len(matrix)) * PANEL * matrix.shape[1] * matrix.element_size(), np.uint8)
     _put(out, (matrix,))
     return out

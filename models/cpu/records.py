@@ -19,7 +19,10 @@ class Model(NamedTuple):
     arena: int  # packed matrices, see models.cpu.packing
     offsets: int  # int64 [layers, 4], bytes into the arena: qkv, out, gate_up, down
     head: int  # bytes into the arena
-    bf16: int  # 1 when the arena holds bf16
+    kind: int  # of the layers' panels, see models.cpu.formats
+    head_kind: int
+    widened: int  # [threads, widened_stride], panels of int8 and int4 as fp32
+    widened_stride: int
     norms: int  # [2 * layers + 1, padded hidden]; attention, MLP, ..., final
     qkv_bias: int  # [layers, qkv]
     out_bias: int  # [layers, padded hidden]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from models.cpu.attention import attend
+from models.cpu.formats import PANEL
 from models.cpu.heads import prepare_row
 from models.cpu.jit import get_int, jit, jit_entry
 from models.cpu.matmul import multiply, multiply_gated
 from models.cpu.sync import claim, finish, wait
-from models.cpu.tile import ADD, MAX_SCRATCH_PANELS, MAX_TILE_ROWS, PANEL, STORE
+from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS
+from models.cpu.tile_body import ADD, STORE
 from models.cpu.vector import copy_vectors, scale, sum_of_squares
 
 PHASES_PER_LAYER = 8
@@ -20,15 +22,16 @@ PHASES_AT_END = 3
 def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
     """One thread's part of the pass; the pass is complete when any thread returns. See models.cpu.records."""
     rows, counters, phases = work.rows, work.counters, work.phases
-    hidden, width, bf16 = model.hidden_stride, model.heads * model.head_dim, model.bf16
-    scratch = work.gates + 4 * thread * MAX_TILE_ROWS * MAX_SCRATCH_PANELS * PANEL
+    hidden, width, kind = model.hidden_stride, model.heads * model.head_dim, model.kind
+    gates = work.gates + 4 * thread * MAX_TILE_ROWS * MAX_SCRATCH_PANELS * PANEL
+    scratch = model.widened + 4 * thread * model.widened_stride
     # Each product appears once below: whatever is inlined here twice is compiled twice.
     for step in range(4 * model.layers + 1):
         layer, part = step // 4, step % 4
         phase = layer * PHASES_PER_LAYER + 2 * part
         count, a, lda, depth, c, ldc, mode = rows, work.normed, hidden, model.hidden, work.qkv, model.qkv_stride, STORE
         if step == 4 * model.layers:
-            place = model.head
+            place, kind = model.head, model.head_kind
             count, a, c, ldc = work.wanted_count, work.picked, work.logits, model.vocab_stride
         else:
             place = get_int(model.offsets + 8 * step)
@@ -52,10 +55,11 @@ def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
                 a,
                 lda,
                 w,
-                bf16,
+                kind,
                 depth,
                 work.inner,
                 inner,
+                gates,
                 scratch,
                 counters,
                 phases,
@@ -65,7 +69,22 @@ def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
             )
         else:
             multiply(
-                model.tile, count, a, lda, w, bf16, depth, c, ldc, mode, counters, phases, phase + 1, thread, threads
+                model.tile,
+                count,
+                a,
+                lda,
+                w,
+                kind,
+                depth,
+                c,
+                ldc,
+                mode,
+                scratch,
+                counters,
+                phases,
+                phase + 1,
+                thread,
+                threads,
             )
         if part == 0 and step < 4 * model.layers:
             _prepare_rows(model, work, layer, phase + 6, thread, threads)

@@ -8,9 +8,9 @@ import numpy.typing as npt
 from contracts.errors import InvalidArgument
 from models.backend import Int64Array
 from models.config import DecoderConfig
+from models.cpu.formats import PANEL
 from models.cpu.jit import jit_entry
 from models.cpu.packing import panels
-from models.cpu.tile import PANEL
 from models.kv import page_count
 
 # Rows of a page, whole panels of them: few, so that a session wastes little of its last page, but enough that sweeps over

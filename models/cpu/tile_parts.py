@@ -1,4 +1,4 @@
-"""What the bodies of tiles are put together from: the loop over the depth, weights widened, memory asked for in advance."""
+"""What the bodies of tiles are put together from: the loop over the depth, a number spread, memory asked for in advance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from models.cpu.jit import I32, I64, INT_VECTOR, LANES, VECTOR, VOID
+from models.cpu.jit import I32, I64, LANES, VECTOR, VOID
 
 
 def loop(builder: ir.IRBuilder, start: Any, stop: Any, step: int, sums: list[Any], body: Any) -> list[Any]:
@@ -20,24 +20,16 @@ def loop(builder: ir.IRBuilder, start: Any, stop: Any, step: int, sums: list[Any
     builder.cbranch(builder.icmp_signed("<", k, stop), turn, after)
     builder.position_at_end(turn)
     made = body(k, folded)
+    # The body may be several blocks.
+    last = builder.block
     k.add_incoming(start, before)
-    k.add_incoming(builder.add(k, I64(step)), turn)
+    k.add_incoming(builder.add(k, I64(step)), last)
     for phi, value, following in zip(folded, sums, made, strict=True):
         phi.add_incoming(value, before)
-        phi.add_incoming(following, turn)
+        phi.add_incoming(following, last)
     builder.branch(head)
     builder.position_at_end(after)
     return folded
-
-
-def load_weights(builder: ir.IRBuilder, w: Any, k: Any, bf16: bool) -> list[Any]:
-    if not bf16:
-        base = builder.inttoptr(builder.add(w, builder.shl(k, I64(6))), VECTOR.as_pointer())
-        return [builder.load(builder.gep(base, [I64(half)]), align=4) for half in (0, 1)]
-    words = builder.load(builder.inttoptr(builder.add(w, builder.shl(k, I64(5))), INT_VECTOR.as_pointer()), align=4)
-    low = builder.shl(words, ir.Constant(INT_VECTOR, [16] * LANES))
-    high = builder.and_(words, ir.Constant(INT_VECTOR, [0xFFFF0000] * LANES))
-    return [builder.bitcast(half, VECTOR) for half in (low, high)]
 
 
 def prefetch(builder: ir.IRBuilder, place: Any) -> None:

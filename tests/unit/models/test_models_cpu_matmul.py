@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from models.cpu.formats import FP32, PANEL
 from models.cpu.jit import jit_entry
 from models.cpu.matmul import block_count, multiply, multiply_gated
 from models.cpu.sync import COUNTER_STRIDE
-from models.cpu.tile import ADD, MAX_SCRATCH_PANELS, MAX_TILE_ROWS, PANEL, STORE, tile_entry
+from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS, tile_entry
+from models.cpu.tile_body import ADD, STORE
 
 Floats = npt.NDArray[np.float32]
 
@@ -21,13 +23,13 @@ DEPTH, OUTPUTS = 602, 80
 
 @jit_entry
 def _multiply(entry, rows, a, w, c, mode, counters, thread, threads):  # type: ignore[no-untyped-def]
-    multiply(entry, rows, a, DEPTH, w, 0, DEPTH, c, OUTPUTS, mode, counters, 1, 0, thread, threads)
+    multiply(entry, rows, a, DEPTH, w, FP32, DEPTH, c, OUTPUTS, mode, 0, counters, 1, 0, thread, threads)
     return block_count(rows, DEPTH)
 
 
 @jit_entry
 def _multiply_gated(entry, rows, a, w, c, scratch, counters, thread, threads):  # type: ignore[no-untyped-def]
-    multiply_gated(entry, rows, a, DEPTH, w, 0, DEPTH, c, OUTPUTS, scratch, counters, 1, 0, thread, threads)
+    multiply_gated(entry, rows, a, DEPTH, w, FP32, DEPTH, c, OUTPUTS, scratch, 0, counters, 1, 0, thread, threads)
 
 
 def _panels(matrix: Floats) -> Floats:
@@ -46,7 +48,7 @@ def _on_threads(threads: int, start: int, part: Callable[[int, int], object]) ->
 
 
 def _product(a: Floats, w: Floats, c: Floats, mode: int, threads: int = 1, start: int = 0) -> object:
-    entry, places = tile_entry(), (a.ctypes.data, w.ctypes.data, c.ctypes.data)
+    entry, places = tile_entry(FP32), (a.ctypes.data, w.ctypes.data, c.ctypes.data)
     return _on_threads(threads, start, lambda at, thread: _multiply(entry, len(a), *places, mode, at, thread, threads))[
         0
     ]
@@ -55,7 +57,7 @@ def _product(a: Floats, w: Floats, c: Floats, mode: int, threads: int = 1, start
 def _gated(a: Floats, w: Floats, threads: int = 1, start: int = 0) -> Floats:
     c = np.full((len(a), OUTPUTS), np.nan, np.float32)
     scratch = np.empty((threads, MAX_TILE_ROWS, MAX_SCRATCH_PANELS * PANEL), np.float32)
-    entry, places = tile_entry(), (a.ctypes.data, w.ctypes.data, c.ctypes.data)
+    entry, places = tile_entry(FP32), (a.ctypes.data, w.ctypes.data, c.ctypes.data)
 
     def part(counters: int, thread: int) -> object:
         own = scratch[thread].ctypes.data

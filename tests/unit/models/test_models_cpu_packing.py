@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.cpu.formats import PANEL
 from models.cpu.packing import pack_bits, pack_matrix, panels
-from models.cpu.tile import PANEL
 
 
 def bits_of(matrix: Tensor) -> np.ndarray:
