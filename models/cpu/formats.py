@@ -70,21 +70,22 @@ class GroupedPanel:
         scales = [self._metadata(group, half) for half in (0, 1)]
         # Nibbles are left in their places in the word, so they read that many times too great.
         self._scales = [
-            builder.fmul(scales[place % 2], ir.Constant(VECTOR, [2.0 ** -_shift(place)] * LANES)) if place > 1 or kind == INT4 else scales[place]
+            builder.fmul(scales[place % 2], ir.Constant(VECTOR, [2.0 ** -_shift(place)] * LANES))
+            if place > 1 or kind == INT4
+            else scales[place]
             for place in range(_NIBBLES if kind == INT4 else 2)
         ]
         self._offsets = [self._metadata(group, 2 + half) for half in (0, 1)] if kind == INT4 else []
         self._codes = builder.add(group, I64(2 * LANES * (4 if kind == INT4 else 2)))
 
-    def steps(self, first: Any) -> list[list[Any]]:
-        """Weights of four steps from `first`, a multiple of four below 32, on: [step][half], <8 x float>."""
+    def step(self, first: Any, index: int) -> list[Any]:
+        """Both halves' weights of step `first` + `index`, <8 x float>; first: a multiple of four below 32, index < 4."""
         builder = self._builder
         if self._kind == INT8:
-            step = 2 * LANES
-            start = builder.add(self._codes, builder.mul(first, I64(step)))
-            return [[self._byte(start, at * step, half) for half in (0, 1)] for at in range(UNROLLED)]
+            start = builder.add(self._codes, builder.mul(first, I64(2 * LANES)))
+            return [self._byte(start, index * 2 * LANES, half) for half in (0, 1)]
         words = self._load(builder.add(self._codes, builder.shl(first, I64(3))), INT_VECTOR)
-        return [[self._nibble(words, 2 * at + half) for half in (0, 1)] for at in range(UNROLLED)]
+        return [self._nibble(words, 2 * index + half) for half in (0, 1)]
 
     def _metadata(self, group: Any, index: int) -> Any:
         place = self._builder.add(group, I64(2 * LANES * index))

@@ -12,7 +12,15 @@ from models.cpu.formats import BF16, FP32, PANEL
 from models.cpu.formats import panel_bytes as bytes_of_panel
 from models.cpu.jit import jit
 from models.cpu.sync import claim, finish, wait
-from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS, tile, tile_count, tile_panels, tile_sweeps
+from models.cpu.tile import (
+    MAX_GROUPED_ROWS,
+    MAX_SCRATCH_PANELS,
+    MAX_TILE_ROWS,
+    tile,
+    tile_count,
+    tile_panels,
+    tile_sweeps,
+)
 from models.cpu.tile_body import SPLIT_PANELS, STORE
 from models.cpu.vector import gate
 
@@ -164,7 +172,7 @@ def multiply_gated(  # type: ignore[no-untyped-def]
 
 @jit
 def _widens(kind, lines):  # type: ignore[no-untyped-def]
-    return kind != FP32 and kind != BF16 and lines > 1
+    return kind != FP32 and kind != BF16 and lines > MAX_GROUPED_ROWS
 
 
 @jit
@@ -172,10 +180,9 @@ def _panels_at_once(kind, lines, depth, parts):  # type: ignore[no-untyped-def]
     """Panels that a block of `lines` rows takes side by side; `parts` times as many are widened at once."""
     if kind == FP32 or kind == BF16:
         return tile_panels(lines)
-    if lines <= 1:
-        return _GROUPED_PANELS
-    # What is widened lies in a cache: three and four rows do not wait for memory.
-    wide = SPLIT_PANELS if lines <= 4 and lines > 2 else tile_panels(lines)
+    if lines <= MAX_GROUPED_ROWS:
+        return _GROUPED_PANELS if lines <= 1 else 1
+    wide = tile_panels(lines)
     return wide if parts * wide * depth * PANEL <= _WIDENED else 1
 
 

@@ -30,8 +30,9 @@ MAX_SCRATCH_PANELS = 2 * SPLIT_PANELS
 
 # (rows, panels) of the tiles there are.
 _SHAPES = [(rows, 1) for rows in range(1, MAX_TILE_ROWS + 1)] + [(1, 4), (2, 2), (3, SPLIT_PANELS), (4, SPLIT_PANELS)]
-# Of panels in groups one row is multiplied as they are; for more rows they are widened first, by the tile of no rows.
-_GROUPED_SHAPES = [(0, 1), (1, 1), (1, 2)]
+# Of panels in groups so many rows are multiplied as they are; for more the panels are widened first, by the tile of no rows.
+MAX_GROUPED_ROWS = 5
+_GROUPED_SHAPES = [(rows, 1) for rows in range(MAX_GROUPED_ROWS + 1)] + [(1, 2)]
 
 
 @jit

@@ -185,11 +185,11 @@ def _grouped_sums(
         parts = [GroupedPanel(builder, asked.kind, builder.add(place, start)) for start in starts]
 
         def steps(inside: Any, sums: list[Any]) -> list[Any]:
-            weights = [part.steps(inside) for part in parts]
             for step in range(UNROLLED):
                 at = builder.add(k, builder.add(inside, I64(step)))
                 asked.at(builder, at, step)
-                sums = _added(builder, inputs, at, [weight for part in weights for weight in part[step]], sums)
+                weights = [weight for part in parts for weight in part.step(inside, step)]
+                sums = _added(builder, inputs, at, weights, sums)
             return sums
 
         return loop(builder, I64(0), I64(GROUP), UNROLLED, sums, steps)
@@ -218,7 +218,8 @@ def widening_body(kind: int) -> Any:
             panel = GroupedPanel(builder, kind, builder.add(w, builder.mul(k, I64(STEP_BYTES[kind]))))
 
             def steps(inside: Any, nothing: list[Any]) -> list[Any]:
-                for step, halves in enumerate(panel.steps(inside)):
+                for step in range(UNROLLED):
+                    halves = panel.step(inside, step)
                     at = builder.add(k, builder.add(inside, I64(step)))
                     asked.at(builder, at, step)
                     target = builder.inttoptr(builder.add(c, builder.shl(at, I64(6))), VECTOR.as_pointer())
