@@ -79,7 +79,7 @@ def weight_bytes(checkpoint: Path, itemsize: int) -> int:
     )
 
 
-def _slot(backend: Backend, context: int, generator: np.random.Generator) -> KVSlot:
+def filled_slot(backend: Backend, context: int, generator: np.random.Generator) -> KVSlot:
     slot = backend.allocate(context + max(ROWS))
     for start in range(0, context, _CHUNK):
         ids = generator.integers(100, 40_000, min(_CHUNK, context - start))
@@ -89,7 +89,7 @@ def _slot(backend: Backend, context: int, generator: np.random.Generator) -> KVS
     return slot
 
 
-def _block(slot: KVSlot, rows: int, generator: np.random.Generator) -> RowBlock:
+def binary_tree(slot: KVSlot, rows: int, generator: np.random.Generator) -> RowBlock:
     """A binary tree under the anchor, all logits wanted, as a verification pass has them."""
     parents = (np.arange(rows, dtype=np.int64) + 1) // 2 - 1
     depths = np.zeros(rows, dtype=np.int64)
@@ -108,10 +108,10 @@ def measure(records: Records, plan: PassPlan, checkpoint: Path, progress: Progre
             continue
         generator = np.random.default_rng(6)
         backend = load_backend(checkpoint, dtype=dtype, kv_budget_tokens=sum(CONTEXTS) + len(CONTEXTS) * max(ROWS))
-        slots = {context: _slot(backend, context, generator) for context in CONTEXTS}
+        slots = {context: filled_slot(backend, context, generator) for context in CONTEXTS}
         cells = [(context, rows) for context in CONTEXTS for rows in ROWS]
         for context, rows in cells:
-            _pass_ms(backend, _block(slots[context], rows, generator))
+            pass_ms(backend, binary_tree(slots[context], rows, generator))
         if dtype == DTYPES[0]:
             records.begin()
         for key in keys:
@@ -120,12 +120,12 @@ def measure(records: Records, plan: PassPlan, checkpoint: Path, progress: Progre
                 read, took = bandwidth.bytes_per_s(), {}
                 for cell in generator.permutation(len(cells)).tolist():
                     context, rows = cells[cell]
-                    took[f"{context}/{rows}"] = _pass_ms(backend, _block(slots[context], rows, generator))
+                    took[f"{context}/{rows}"] = pass_ms(backend, binary_tree(slots[context], rows, generator))
                 records.add(key, {"bandwidth": read, "ms": took, "others": others.share()})
             progress.advance(task)
 
 
-def _pass_ms(backend: Backend, block: RowBlock) -> float:
+def pass_ms(backend: Backend, block: RowBlock) -> float:
     started = time.perf_counter()
     backend.forward([block])
     took = 1e3 * (time.perf_counter() - started)

@@ -36,7 +36,8 @@ class QuantizedMatrix:
         if self.offsets is not None:
             # The product is exact (11 and 4 bits), so the sum is the only rounding.
             groups = groups + self.offsets.float()[..., None]
-        return groups.flatten(1)
+        values: Tensor = groups.flatten(1)
+        return values
 
 
 def quantize_int8(matrix: Tensor) -> QuantizedMatrix:
@@ -64,7 +65,8 @@ def _groups(matrix: Tensor) -> Tensor:
         raise InvalidArgument(
             "dtype", f"int8 and int4 need matrices of whole groups of {GROUP} inputs, one has {matrix.shape[1]}"
         )
-    return matrix.float().unflatten(1, (-1, GROUP))
+    groups: Tensor = matrix.float().unflatten(1, (-1, GROUP))
+    return groups
 
 
 def _half(values: Tensor) -> Tensor:

@@ -68,7 +68,11 @@ class VerifierSettings(ModelSettings):
     """The verifier service: front process and engine process."""
 
     verifier_port: int = Field(7602, ge=0, le=65535, description="port of the verifier service; 0: any free one")
-    dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the target's weights")
+    dtype: Literal["float32", "bfloat16", "int8", "int4"] = Field(
+        "bfloat16",
+        description="type of the target's weights; int8 and int4 are GGUF's Q8_0 and Q4_1, on a CPU only, and lose nothing "
+        "of a checkpoint that was converted from such a file",
+    )
     device: str = Field("cpu", description="where the target runs: cpu, cuda, cuda:1")
     backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-torch"] = Field(
         "", description="implementation of the target's pass; empty: the fastest that runs here"
@@ -115,7 +119,9 @@ class ProposerSettings(LookupSettings):
 
     proposer_port: int = Field(7603, ge=0, le=65535, description="port of the proposer service; 0: any free one")
     draft_model: str = Field("", description="a draft model, named as `model` is; empty: none")
-    draft_dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the draft model's weights")
+    draft_dtype: Literal["float32", "bfloat16", "int8", "int4"] = Field(
+        "bfloat16", description="type of the draft model's weights; a head's are float32 with float32, else bfloat16"
+    )
     draft_threads: int = Field(0, ge=0, description="threads of a draft pass, a head's too; 0: one per core")
     draft_kv_tokens: int = Field(
         16_384, ge=64, description="tokens of KV that the draft model's sessions share, and those of the head"

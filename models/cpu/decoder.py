@@ -27,10 +27,10 @@ from models.weights import DecoderWeights
 class CpuDecoder:
     """Backend whose whole pass runs in LLVM-compiled code, without the GIL, on `threads` threads.
 
-    Weights are held in `info.dtype`: fp32, bf16, or codes of eight or four bits with scales (models/quantized.py); activations,
-    sums, keys and values are fp32 in all cases, so "bfloat16" here means weights rounded to bf16 and nothing else, and what is
-    computed from codes is bit for bit what fp32 weights of their values give. Every row's result is bit for bit independent of the rows beside it, of how
-    its context was split into passes, and of the number of threads.
+    Weights are held in `info.dtype`: fp32, bf16, or codes of eight or four bits with scales (models/quantized.py).
+    Activations, sums, keys and values are fp32 in all cases: "bfloat16" here means weights rounded to bf16 and nothing else,
+    and what is computed from codes is bit for bit what fp32 weights of their values give. Every row's result is bit for bit
+    independent of the rows beside it, of how its context was split into passes, and of the number of threads.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
 """How weights lie in a panel: 16 outputs, depth-major, in one of four formats.
 
-fp32: [depth][16] floats. bf16: [depth][8] words, word j holding output j in its low half and output j + 8 in its high half, so
-that one load, one shift and one mask give 16 fp32 weights.
+fp32: [depth][16] floats. bf16: [depth][8] words, word j holding output j in its low half and output j + 8 in its high half,
+so that one load, one shift and one mask give 16 fp32 weights.
 
-int8 and int4 go by groups of 32 steps of the depth. int8: 16 scales d (fp16), then [32][16] signed bytes; a weight is q d, as
-in GGUF's Q8_0. int4: 16 scales d, 16 offsets m (fp16), then for each four steps 8 words, word j holding in its nibbles, low
-ones first, step by step output j and output j + 8; a weight is q d + m, as in Q4_1. Weights are computed in fp32, rounded
-once, so a product is bit for bit that of the same weights in fp32.
+int8 and int4 go by groups of 32 steps of the depth. int8: 16 scales d (fp16), then [32][16] signed bytes; a weight is q d,
+as in GGUF's Q8_0. int4: 16 scales d, 16 offsets m (fp16), then for each four steps 8 words, word j holding in its nibbles,
+low ones first, step by step output j and output j + 8; a weight is q d + m, as in Q4_1. Weights are computed in fp32,
+rounded once, so a product is bit for bit that of the same weights in fp32.
 """
 
 from __future__ import annotations
@@ -68,13 +68,12 @@ class GroupedPanel:
         self._builder, self._kind = builder, kind
         self._fma = vector_intrinsic(builder.module, "fma", 3)
         scales = [self._metadata(group, half) for half in (0, 1)]
-        # Nibbles are left in their places in the word, so they read that many times too great.
-        self._scales = [
-            builder.fmul(scales[place % 2], ir.Constant(VECTOR, [2.0 ** -_shift(place)] * LANES))
-            if place > 1 or kind == INT4
-            else scales[place]
-            for place in range(_NIBBLES if kind == INT4 else 2)
-        ]
+        # Nibbles are left in their places in the word, where they read that many times too great.
+        self._scales = (
+            [builder.fmul(scales[place % 2], _floats(2.0 ** -_shift(place))) for place in range(_NIBBLES)]
+            if kind == INT4
+            else scales
+        )
         self._offsets = [self._metadata(group, 2 + half) for half in (0, 1)] if kind == INT4 else []
         self._codes = builder.add(group, I64(2 * LANES * (4 if kind == INT4 else 2)))
 
@@ -100,8 +99,9 @@ class GroupedPanel:
         return builder.fmul(builder.sitofp(builder.sext(code, INT_VECTOR), VECTOR), self._scales[half])
 
     def _nibble(self, words: Any, place: int) -> Any:
-        """A nibble is masked out and left where it is, one shift saved: all products with powers of two are exact. The
-        last one would be read as a sign."""
+        """A nibble is masked out and left where it is, which saves a shift: products with powers of two are exact. The last
+        one's highest bit would be read as a sign, so that one is shifted.
+        """
         builder = self._builder
         last = place == _NIBBLES - 1
         code = builder.lshr(words, _splat(28)) if last else builder.and_(words, _splat(15 << 4 * place))
@@ -110,6 +110,10 @@ class GroupedPanel:
 
 def _shift(place: int) -> int:
     return 0 if place == _NIBBLES - 1 else 4 * place
+
+
+def _floats(value: float) -> ir.Constant:
+    return ir.Constant(VECTOR, [value] * LANES)
 
 
 def _splat(value: int) -> ir.Constant:

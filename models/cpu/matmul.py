@@ -2,8 +2,8 @@
 
 A panel stays in the second-level cache for all tiles of a block of rows, which meanwhile ask for a later panel at an
 even pace. So memory and arithmetic overlap: left to itself, the processor would fetch a panel during its
-first tile only, and the memory would idle during the others. Panels of int8 and int4 are widened to fp32 once for all
-tiles, in that cache too; for a single row they are widened in registers.
+first tile only, and the memory would idle during the others. Panels of int8 and int4 are widened in registers for a few
+rows; for more, once for all tiles and into that cache.
 """
 
 from __future__ import annotations
@@ -172,13 +172,13 @@ def multiply_gated(  # type: ignore[no-untyped-def]
 
 @jit
 def _widens(kind, lines):  # type: ignore[no-untyped-def]
-    return kind != FP32 and kind != BF16 and lines > MAX_GROUPED_ROWS
+    return kind not in (FP32, BF16) and lines > MAX_GROUPED_ROWS
 
 
 @jit
 def _panels_at_once(kind, lines, depth, parts):  # type: ignore[no-untyped-def]
     """Panels that a block of `lines` rows takes side by side; `parts` times as many are widened at once."""
-    if kind == FP32 or kind == BF16:
+    if kind in (FP32, BF16):
         return tile_panels(lines)
     if lines <= MAX_GROUPED_ROWS:
         return _GROUPED_PANELS if lines <= 1 else 1

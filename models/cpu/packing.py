@@ -26,8 +26,9 @@ _LINE_BYTES = 64
 
 @dataclass(frozen=True)
 class Packed:
-    """arena: uint8. offsets: int64 [layers, 4], byte offsets of qkv, out, gate_up and down; `head` is the head's, whose panels
-    have format `head_kind`."""
+    """arena: uint8. offsets: int64 [layers, 4], byte offsets of qkv, out, gate_up and down; `head` is the head's, whose
+    panels have format `head_kind`.
+    """
 
     arena: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.int64]

@@ -35,7 +35,8 @@ def put_groups(place: npt.NDArray[np.uint8], matrices: Sequence[QuantizedMatrix]
 def _nibbles(codes: Tensor) -> Tensor:
     """uint8 [panels, groups, words, lanes, bytes] of codes [panels, 16, groups, 32]: a byte holds both halves of a step."""
     pairs = codes[:, :_HALF] | codes[:, _HALF:] << 4
-    return pairs.unflatten(3, (-1, UNROLLED)).permute(0, 2, 3, 1, 4)
+    words: Tensor = pairs.unflatten(3, (-1, UNROLLED))
+    return words.permute(0, 2, 3, 1, 4)
 
 
 def _padded(rows: Tensor, count: int) -> Tensor:

@@ -93,14 +93,13 @@ def tile(
 
 
 def tile_entry(kind: int) -> int:
-    """Address of the kernel compiled for panels of that format and of those that go with it: fp32 with all (attention's),
-    bf16 with fp32, int8 with int4 (whose vocabulary is int8).
+    """Address of the kernel compiled for panels of that format and of those that go with it: fp32 (attention's) with all,
+    bf16 with fp32, int8 with int4 (beside whose layers the vocabulary is int8).
 
     Called through its address, because numba compiles whatever a function calls once more with each of its callers, and
     these bodies are the bulk of the code. Not all formats at once: nobody waits for code that no model here uses.
     """
-    kernel = {INT8: _int8_kernel, INT4: _int4_kernel}.get(kind, _float_kernel)
-    return compile_entry(kernel, types.void(*([types.int64] * 12)))
+    return compile_entry(_float_kernel if kind in (FP32, BF16) else _code_kernel, types.void(*([types.int64] * 12)))
 
 
 def _compiled_for(kinds: Sequence[int]) -> Any:
@@ -127,21 +126,16 @@ def _compiled_for(kinds: Sequence[int]) -> Any:
     return code
 
 
-_float_code = _compiled_for((FP32, BF16))
-_int8_code = _compiled_for((FP32, INT8))
-_int4_code = _compiled_for((FP32, INT8, INT4))
+_float_tile = _compiled_for((FP32, BF16))
+_code_tile = _compiled_for((FP32, INT8, INT4))
 
 
 def _float_kernel(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace):  # type: ignore[no-untyped-def]
-    _float_code(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace)
+    _float_tile(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace)
 
 
-def _int8_kernel(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace):  # type: ignore[no-untyped-def]
-    _int8_code(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace)
-
-
-def _int4_kernel(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace):  # type: ignore[no-untyped-def]
-    _int4_code(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace)
+def _code_kernel(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace):  # type: ignore[no-untyped-def]
+    _code_tile(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace)
 
 
 def _dispatch(kinds: Sequence[int], builder: ir.IRBuilder, rows: Any, panels: Any, kind: Any, *rest: Any) -> None:

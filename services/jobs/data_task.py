@@ -6,10 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 from models.backend import Backend, BackendInfo
-from models.load import load_backend
+from models.load import Dtype, load_backend
 from proposer.training.blocks import Block, Decoding, conversations
 from proposer.training.generate import Conversation
 
@@ -22,7 +21,7 @@ class DataOrder:
     """What all blocks share. checkpoint: a directory that every node has; the driver checks its digest with each block."""
 
     checkpoint: Path
-    dtype: Literal["float32", "bfloat16"]
+    dtype: Dtype
     decoding: Decoding
 
 
@@ -47,6 +46,6 @@ def run_block(order: DataOrder, block: Block) -> BlockDone:
 
 
 @lru_cache(maxsize=1)
-def _backend(checkpoint: Path, dtype: Literal["float32", "bfloat16"], width: int) -> Backend:
+def _backend(checkpoint: Path, dtype: Dtype, width: int) -> Backend:
     # Workers live on between tasks, so a checkpoint is loaded once a worker; a task has one core.
     return load_backend(checkpoint, dtype=dtype, kv_budget_tokens=ROWS * width, threads=1)

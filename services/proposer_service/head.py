@@ -24,7 +24,6 @@ from services.trees import tree_of
 NAME = "head"
 # Nodes less likely than this do not pay for their row of a pass, nor for the level that would find them.
 _FLOOR = 0.05
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _log = logging.getLogger(__name__)
 
 
@@ -52,7 +51,7 @@ def build_head(settings: ProposerSettings) -> tuple[Source, HiddenStore]:
         tokenizer_digest=tokenizer_digest(checkpoint),
         kv_budget_tokens=settings.draft_kv_tokens,
         threads=settings.draft_threads or len(os.sched_getaffinity(0)),
-        dtype=_DTYPES[settings.draft_dtype],
+        dtype=torch.float32 if settings.draft_dtype == "float32" else torch.bfloat16,
     )
     store = HiddenStore(hidden_size=read_config(checkpoint).hidden_size, most_bytes=settings.head_rows_mb << 20)
     shape = HeadSettings(

@@ -30,15 +30,33 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def load(tiny: Path) -> Load:
-    """load(implementation, dtype): the tiny model, poisoned, one backend per pair."""
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose matrices are as deep as whole groups of 32 weights, as int8 and int4 need them."""
+    return tiny_checkpoint(
+        tmp_path_factory.mktemp("grouped"),
+        hidden=96,
+        heads=6,
+        kv_heads=2,
+        layers=3,
+        intermediate_size=160,
+    )
+
+
+@pytest.fixture(scope="session")
+def load(tiny: Path, grouped: Path) -> Load:
+    """load(implementation, dtype): the tiny model, or the grouped one for int8 and int4; poisoned, one backend per pair."""
     loaded: dict[tuple[str, str], Backend] = {}
 
     def get(implementation: Implementation, dtype: Dtype = "float32") -> Backend:
         key = (implementation, dtype)
         if key not in loaded:
             loaded[key] = load_backend(
-                tiny, dtype=dtype, implementation=implementation, kv_budget_tokens=4096, threads=2, poison=True
+                grouped if dtype in ("int8", "int4") else tiny,
+                dtype=dtype,
+                implementation=implementation,
+                kv_budget_tokens=4096,
+                threads=2,
+                poison=True,
             )
         return loaded[key]
 

@@ -71,7 +71,7 @@ def test_sessions_mixed_in_one_pass_equal_separate_passes(backend: Backend) -> N
         backend.release(slot)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("rows", [2, 3, 5, 6, 7, 8, 12, 13, 31, 64, 100])
 def test_the_llvm_pass_gives_a_row_the_same_bits_beside_any_number_of_rows(load: Load, dtype: Dtype, rows: int) -> None:
     backend = load("cpu-llvm", dtype)
@@ -88,7 +88,7 @@ def test_the_llvm_pass_gives_a_row_the_same_bits_beside_any_number_of_rows(load:
     backend.release(slot)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
 def test_greedy_text_is_identical_with_and_without_speculation_and_however_prefilled(load: Load, dtype: Dtype) -> None:
     backend = load("cpu-llvm", dtype)
     plain = backend.allocate(128)
