@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -17,7 +16,7 @@ from contracts.errors import InvalidArgument
 from models.checkpoint import digest, tokenizer_digest
 from proposer.heads import package
 from proposer.heads.eagle import EagleNetwork
-from proposer.heads.families import Frozen, network_of, tensor_shapes
+from proposer.heads.families import Frozen, network_of, package_shapes
 from proposer.heads.package import HeadManifest, HeadPackage
 from proposer.heads.vocabulary import DraftVocabulary
 from proposer.training import plots
@@ -142,15 +141,20 @@ def manifest_of(plan: HeadPlan, target: Target, target_name: str, draft_size: in
 
 
 def _start(plan: HeadPlan, directory: Path, target: Target, target_name: str) -> HeadPackage:
-    size = package.read_manifest(directory).vocabulary_size
+    found = package.read_manifest(directory)
+    size = found.vocabulary_size
     if size > plan.vocabulary or (size < plan.vocabulary and plan.family.projection == "own"):
         raise InvalidArgument("vocabulary", f"{plan.vocabulary}, the package to start from has {size} tokens")
     manifest = manifest_of(plan, target, target_name, size)
-    # Shapes do not depend on which ids the draft vocabulary has, only on how many.
-    placeholder = DraftVocabulary(np.arange(size), target_size=target.config.vocab_size, eos_ids=())
+    # Tensors of the same names and shapes mean something else under each of these.
+    for name in ("family", "taps", "projection", "shape", "depth", "offsets"):
+        mine, theirs = getattr(manifest, name), getattr(found, name)
+        if mine != theirs:
+            raise InvalidArgument(name, f"{mine!r}, the package to start from has {theirs!r}")
     return package.load(
         directory,
-        tensor_shapes(network_of(manifest, target.frozen, placeholder)),
+        package_shapes(manifest, target.frozen),
         target_digest=manifest.target_digest,
         tokenizer_digest=manifest.tokenizer_digest,
+        eos_ids=target.eos_ids,
     )

@@ -20,9 +20,8 @@ from models.checkpoint import digest, tokenizer_digest
 from models.config import read_config
 from models.weights import read_weights
 from proposer.heads import package
-from proposer.heads.families import Frozen, network_of, tensor_shapes
+from proposer.heads.families import Frozen, network_of, package_shapes
 from proposer.heads.medusa import MedusaNetwork
-from proposer.heads.vocabulary import DraftVocabulary
 from proposer.training import plots
 from proposer.training.checkpoint_writer import write_checkpoint
 from proposer.training.dataset import Dataset
@@ -95,15 +94,14 @@ def train_medusa2(
         | run_facts(recipe, last)
     )
     tensors: dict[str, Tensor] = dict(heads.named_parameters())
-    package.save(
-        out, replace(manifest, family="medusa2", training=facts), tensors | network.backbone.adapter(), vocabulary
-    )
+    joint = replace(manifest, family="medusa2", shape={**manifest.shape, "rank": plan.rank}, training=facts)
+    package.save(out, joint, tensors | network.backbone.adapter(), vocabulary)
     return last
 
 
-def bind(directory: Path, checkpoint: Path, out: Path) -> None:
-    """From the Medusa-2 package in `directory` and its base: `out/target`, the base with the adapter merged in, and
-    `out/head`, the heads bound to it. Errors as `package.load`; InvalidArgument for a package without an adapter."""
+def bind(directory: Path, checkpoint: Path, out: Path, *, eos_ids: Sequence[int]) -> None:
+    """From the Medusa-2 package in `directory` and its base, which ends at `eos_ids`: `out/target`, the base with
+    the adapter merged in, and `out/head`, the heads bound to it. Errors as `package.load`; InvalidArgument for a package without an adapter."""
     manifest = package.read_manifest(directory)
     if manifest.family != "medusa2":
         raise InvalidArgument(
@@ -111,17 +109,18 @@ def bind(directory: Path, checkpoint: Path, out: Path) -> None:
         )
     config = read_config(checkpoint)
     weights = read_weights(checkpoint, config, torch.bfloat16)
-    placeholder = DraftVocabulary(
-        torch.arange(manifest.vocabulary_size).numpy(), target_size=config.vocab_size, eos_ids=()
-    )
-    shapes = tensor_shapes(network_of(manifest, Frozen.of(config, weights), placeholder))
     loaded = package.load(
-        directory, shapes, target_digest=digest(checkpoint), tokenizer_digest=tokenizer_digest(checkpoint)
+        directory,
+        package_shapes(manifest, Frozen.of(config, weights)),
+        target_digest=digest(checkpoint),
+        tokenizer_digest=tokenizer_digest(checkpoint),
+        eos_ids=eos_ids,
     )
     write_checkpoint(checkpoint, out / TARGET, config, merged(weights, loaded.adapter))
     bound = replace(
         loaded.manifest,
         family="medusa",
+        shape={name: size for name, size in loaded.manifest.shape.items() if name != "rank"},
         target=f"{manifest.target}+medusa2",
         target_digest=digest(out / TARGET),
         tokenizer_digest=tokenizer_digest(out / TARGET),

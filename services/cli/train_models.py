@@ -81,10 +81,12 @@ def backbone(
     Example: draftproof train backbone .cache/heads/medusa2 .cache/medusa2
     """
     from proposer.training.run_medusa2 import HEAD, TARGET, bind
+    from services.checkpoint_files import eos_ids
     from services.cli.console import err, fetch_model
 
     settings = load(VerifierSettings)
-    bind(package, fetch_model(settings.model, settings.models_dir), out)
+    checkpoint = fetch_model(settings.model, settings.models_dir)
+    bind(package, checkpoint, out, eos_ids=eos_ids(checkpoint))
     err.print(f"{out / TARGET} is the target (DRAFTPROOF_MODEL), {out / HEAD} its heads")
 
 

@@ -18,6 +18,7 @@ from proposer.heads.shipped import shipped_head
 from proposer.heads.source import HeadSettings, HeadSource
 from proposer.hidden_store import HiddenStore
 from proposer.source import Source
+from services.checkpoint_files import eos_ids
 from services.settings import ProposerSettings
 from services.trees import tree_of
 
@@ -50,6 +51,7 @@ def build_head(settings: ProposerSettings) -> tuple[Source, HiddenStore]:
         directory,
         checkpoint,
         tokenizer_digest=tokenizer_digest(checkpoint),
+        eos_ids=eos_ids(checkpoint),
         kv_budget_tokens=settings.draft_kv_tokens,
         threads=settings.draft_threads or len(os.sched_getaffinity(0)),
         dtype=_DTYPES[settings.draft_dtype],
