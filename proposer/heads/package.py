@@ -41,7 +41,8 @@ class HeadManifest:
     a recurrent head lists the first only). depth: of drafts; 0 for any. projection: "shared" (the target's vocabulary rows)
     or "own". shape: the family's own sizes (blocks, prefix, inner; a Medusa-2 package's adapter's rank, which one without it
     names in `training`). eos_ids: the target's, drafts end there. weights_sha256,
-    vocabulary_sha256: of the file and of the id list. training: data digest, recipe, budget, figures. Other digests as in `models.checkpoint`."""
+    vocabulary_sha256: of the file and of the id list.
+    training: data digest, recipe, budget, figures. Other digests as in `models.checkpoint`."""
 
     family: str
     offsets: tuple[int, ...]
@@ -136,7 +137,8 @@ def load(
 
     Raises FailedPrecondition (`head.target_digest`, `head.tokenizer_digest`, `head.eos_ids`) for a head made for another
     base, tokenizer or end of sequence; InvalidArgument for tensors missing, left over or misshapen,
-    another vocabulary than the manifest's, and a Medusa-2 head without its adapter; DataLoss where the file is not the one the manifest was written for.
+    another vocabulary than the manifest's, and a Medusa-2 head without its adapter; DataLoss
+    where the file is not the one the manifest was written for.
     """
     manifest = read_manifest(directory)
     if manifest.target_digest != target_digest:

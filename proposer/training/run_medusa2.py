@@ -101,7 +101,8 @@ def train_medusa2(
 
 def bind(directory: Path, checkpoint: Path, out: Path, *, eos_ids: Sequence[int]) -> None:
     """From the Medusa-2 package in `directory` and its base, which ends at `eos_ids`: `out/target`, the base with
-    the adapter merged in, and `out/head`, the heads bound to it. Errors as `package.load`; InvalidArgument for a package without an adapter."""
+    the adapter merged in, and `out/head`, the heads bound to it. Errors as `package.load`;
+    InvalidArgument for a package without an adapter."""
     manifest = package.read_manifest(directory)
     if manifest.family != "medusa2":
         raise InvalidArgument(

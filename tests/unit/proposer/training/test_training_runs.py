@@ -28,7 +28,7 @@ from proposer.training.loop import Figures, Recipe
 from proposer.training.lora import LoraBackbone
 from proposer.training.medusa2 import Medusa2Recipe
 from proposer.training.prepared import Corpus, Target
-from proposer.training.recipes import recipe_of
+from proposer.training.recipes import FamilyRecipe, recipe_of
 from proposer.training.run import HeadPlan, train_head
 from proposer.training.run_draft import DraftPlan, train_draft
 from proposer.training.run_medusa2 import Medusa2Plan, bind, train_medusa2
@@ -107,6 +107,35 @@ def test_a_head_goes_on_from_a_package_and_keeps_its_vocabulary(data, target: Pa
     assert after.vocabulary_sha256 == before.vocabulary_sha256
     # Nothing was learnt at rate zero, so what was there before is all there is.
     assert after.weights_sha256 == before.weights_sha256
+
+
+MEDUSA, EAGLE3 = (
+    recipe_of("medusa", depth=1),
+    recipe_of("eagle3", depth=2, inner=16, taps=("layer:0", "final_norm")),
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "made", "asked"),
+    [
+        ("family", EAGLE3, recipe_of("eagle", depth=2, inner=16)),
+        ("taps", EAGLE3, replace(EAGLE3, taps=("final_norm", "layer:0"))),
+        ("taps", EAGLE3, replace(EAGLE3, taps=("layer:1", "final_norm"))),
+        ("shape", EAGLE3, replace(EAGLE3, shape={"inner": 24})),
+        ("projection", MEDUSA, recipe_of("medusa-own", depth=1)),
+        ("depth", MEDUSA, recipe_of("medusa", depth=2)),
+    ],
+)
+def test_a_head_does_not_go_on_from_a_package_of_another_kind(
+    data, target: Path, tmp_path: Path, field: str, made: FamilyRecipe, asked: FamilyRecipe
+) -> None:
+    """Tensors of the same shapes mean something else where the taps are in another order."""
+    quick = replace(RECIPE, token_budget=1)
+    eagle3(target, data[:1], tmp_path / "first", family=made, recipe=quick)
+    with pytest.raises(InvalidArgument) as refusal:
+        eagle3(target, data[:1], tmp_path / "second", family=asked, recipe=quick, start=tmp_path / "first")
+    assert refusal.value.field == field
+    assert not (tmp_path / "second" / package.MANIFEST).exists()
 
 
 def test_a_head_goes_on_with_a_larger_vocabulary_and_never_with_a_smaller_one(
