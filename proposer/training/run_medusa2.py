@@ -8,7 +8,7 @@ an ordinary target from then on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +28,9 @@ from proposer.training.dataset import Dataset
 from proposer.training.loop import Figures, Trainer
 from proposer.training.lora import LoraBackbone, merged
 from proposer.training.medusa2 import Medusa2Network, Medusa2Objective, Medusa2Recipe
-from proposer.training.prepared import Corpus, Reports, Target, budget_spent
-from proposer.training.run import HeadPlan, manifest_of, run_facts
+from proposer.training.prepared import Corpus, Reports, Target
+from proposer.training.run import HeadPlan, manifest_of, plan_options, run_facts
+from proposer.training.run_state import RunState, identity_of
 
 TARGET, HEAD = "target", "head"
 
@@ -64,10 +65,11 @@ def train_medusa2(
     torch.manual_seed(recipe.seed)
     target, corpus = Target.read(checkpoint, eos_ids), Corpus.read(data, ())
     out.mkdir(parents=True, exist_ok=True)
-    state = out / "state.pt"
-    vocabulary = corpus.vocabulary(out / "vocabulary.json", head.vocabulary, target)
+    vocabulary = corpus.vocabulary(head.vocabulary, target)
+    options = plan_options(head, None) | {"rank": plan.rank} | {f"joint.{k}": v for k, v in asdict(plan.joint).items()}
+    state = RunState(out, identity_of("medusa2", target, corpus, vocabulary, recipe, **options), vocabulary)
     kept, held_out = corpus.examples(
-        target, vocabulary, reports.step, prompts=False, spent=budget_spent(state, recipe.token_budget)
+        target, vocabulary, reports.step, prompts=False, spent=state.spent(recipe.token_budget)
     )
     manifest = manifest_of(head, target, target_name, len(vocabulary))
     heads = network_of(manifest, target.frozen, vocabulary)
@@ -80,7 +82,7 @@ def train_medusa2(
         vocabulary,
         recipe,
         rate_of=plan.joint.rate_of,
-        state_path=state,
+        state=state,
     )
     objective.resume(trainer.steps)
     last = trainer.run(kept, held_out, reports.row)
@@ -88,7 +90,12 @@ def train_medusa2(
     plots.write_plots(trainer.history, out, "medusa2")
     keeps = "KL to the teacher (adapter off)" if plan.joint.distil else "LM loss"
     facts = (
-        {"command": command, "objective": f"{keeps} + {plan.joint.heads_weight} x hard labels", "rank": plan.rank}
+        {
+            "command": command,
+            "adopted_state": state.adopted,
+            "objective": f"{keeps} + {plan.joint.heads_weight} x hard labels",
+            "rank": plan.rank,
+        }
         | {"warm_up_batches": plan.joint.warm_up, "backbone_rate": plan.joint.backbone_rate}
         | corpus.facts(held_out, vocabulary)
         | run_facts(recipe, last)

@@ -65,3 +65,22 @@ def test_a_draft_keeps_the_layers_asked_for(target: Path, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "draft" / "training.json").read_text())["layers"] == [0, 2]
     with pytest.raises(InvalidArgument, match="layers"):
         run(tmp_path, "draft", str(tmp_path / "other"), "--layers", "first")
+
+
+def test_options_that_nothing_would_read_are_refused_by_name(tmp_path: Path) -> None:
+    out = str(tmp_path / "head")
+    for words, field in (
+        (("head", "medusa", out, "--inner", "16"), "inner"),
+        (("head", "eagle", out, "--taps", "layer:0,final_norm"), "taps"),
+        (("head", "hydra", out, "--noise", "0.1"), "noise"),
+        (("head", "clover", out, "--depth", "40"), "depth"),
+        (("head", "eagle3", out, "--workers", "3"), "workers"),
+        (("medusa2", out, "--depth", "17"), "depth"),
+    ):
+        with pytest.raises(InvalidArgument) as refusal:
+            run(tmp_path, *words)
+        assert refusal.value.field == field
+    done = CliRunner().invoke(app, ["data", str(tmp_path / "more"), "--maths-skip", "3"])
+    assert isinstance(done.exception, InvalidArgument)
+    assert done.exception.field == "maths_skip"
+    assert not (tmp_path / "head").exists()
