@@ -118,8 +118,23 @@ def plan_options(plan: HeadPlan, start: HeadPackage | None) -> dict[str, Any]:
 
 
 # What a run's record keeps of the runs before it: enough to make each again, and to tell whether that was done.
-_KEPT = ("command", "started_from", "objective", "noise", "prompt_labels", "data", "data_digest", "recipe", "steps")
-_KEPT += ("tokens", "conversations", "answer_tokens", "loss", "held_out_accuracy")
+_KEPT = (
+    "command",
+    "started_from",
+    "objective",
+    "noise",
+    "prompt_labels",
+    "data",
+    "data_digest",
+    "data_record",
+    "recipe",
+    "steps",
+    "tokens",
+    "conversations",
+    "answer_tokens",
+    "loss",
+    "held_out_accuracy",
+)
 
 
 def _before(start: HeadPackage | None) -> list[Any]:
