@@ -95,7 +95,7 @@ def compared(arguments: argparse.Namespace, checkpoint: Path, tokenizer: Checkpo
     if not arguments.quick:
         directories |= {path.name: path for path in arguments.head}
     heads = {
-        name: load_head(path, checkpoint, tokenizer_digest=tokenizer.digest, frozen=frozen)
+        name: load_head(path, checkpoint, tokenizer_digest=tokenizer.digest, eos_ids=eos_ids(checkpoint), frozen=frozen)
         for name, path in directories.items()
     }
     drafts = {}

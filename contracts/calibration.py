@@ -49,7 +49,8 @@ def sampler_of(policy: SamplingPolicy) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Calibration:
     """target: where it was measured. source, source_version: what proposed, measuring tree included; drafter: digest of what
-    proposed whatever the tree, "" where that is not known. relation, verifier: under which pair.
+    proposed whatever the tree, "" where that is not known: then it holds for no drafter unless forced.
+    relation, verifier: under which pair.
 
     sampler: `sampler_of` the policy; temperatures: lowest and highest it holds for. prompts: names of the files;
     prompts_digest: SHA-256 over the prompts' tokens; prompt_count: of them used. made_on: ISO date. code: version of this
@@ -147,6 +148,14 @@ def _short(value: str) -> str:
     return repr(value if len(value) < 64 else value[:16])
 
 
+_FORCED = "+forced-calibration:"
+
+
+def forced_of(source_version: str) -> str:
+    """Hash of the calibration that a source of this version uses also where it does not hold; "" where there is none."""
+    return source_version.partition(_FORCED)[2].partition("+")[0]
+
+
 @dataclass(frozen=True)
 class CalibrationUse:
     """A calibration as a source uses it. forced: also where it does not hold."""
@@ -168,8 +177,9 @@ class CalibrationUse:
     def check_source(self, drafter: str, relation: str) -> None:
         """The same for the source that wants to use it, once, when it is built."""
         made = self.calibration
-        if not self.forced and made.drafter and made.drafter != drafter:
-            message = f"made for {_short(made.drafter)}, this is {_short(drafter)}"
+        if not self.forced and made.drafter != drafter:
+            whose = _short(made.drafter) if made.drafter else "an unnamed drafter"
+            message = f"made for {whose}, this is {_short(drafter)}"
             raise FailedPrecondition("calibration.drafter", f"{message}; calibrate here, or force it")
         if not self.forced and made.relation != relation:
             message = f"made for {made.relation!r}, this is {relation!r}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from contracts.calibration import forced_of
 from contracts.capability import Exactness
 from contracts.ledger import LedgerSum, RoundLedger
 from contracts.receipt import Closing, FinishReason, TokenLogprob
@@ -72,6 +74,13 @@ class Certificate:
     absent: Mapping[str, str]
     prefill_us: float
     sessions: int
+
+    @property
+    def forced_calibrations(self) -> Mapping[str, str]:
+        """Hash by source of the calibrations that were used without being checked: the manifest names them."""
+        sources = json.loads(self.manifest).get("sources", ()) if self.manifest else ()
+        found = {source["name"]: forced_of(source["version"]) for source in sources}
+        return {name: made for name, made in found.items() if made}
 
     @property
     def rounds(self) -> int:

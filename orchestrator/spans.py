@@ -123,6 +123,9 @@ class Spans:
                     names.TIME_PER_TOKEN_US: certificate.ledger.time_per_committed_token_us,
                 }
             )
+            if certificate.forced_calibrations:
+                forced = tuple(f"{name}:{made}" for name, made in certificate.forced_calibrations.items())
+                self.root.set_attribute(names.FORCED_CALIBRATIONS, forced)
             set_ledger(self.root, certificate.ledger)
 
     def failed(self, error: BaseException) -> None:

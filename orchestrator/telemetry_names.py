@@ -51,6 +51,7 @@ PASS_ROWS = "draftproof.pass.rows"
 PASS_SESSIONS = "draftproof.pass.sessions"
 RECOVERED = "draftproof.verify.recovered"
 SPEEDUP = "draftproof.speedup"
+FORCED_CALIBRATIONS = "draftproof.calibration.forced"
 TIME_PER_TOKEN_US = "draftproof.time_per_committed_token_us"
 LEDGER_PREFIX = "draftproof.ledger"
 

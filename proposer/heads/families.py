@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,11 +15,13 @@ from models.checkpoint import digest
 from models.config import DecoderConfig, read_config
 from models.weights import DecoderWeights, read_weights
 from proposer.heads import package
+from proposer.heads.adapter import adapter_shapes
 from proposer.heads.clover import CloverHead, CloverNetwork
 from proposer.heads.eagle import EagleNetwork, EagleShape
 from proposer.heads.eagle_draft import EagleHead
 from proposer.heads.head import DraftHead
 from proposer.heads.hydra import HydraHead, HydraNetwork
+from proposer.heads.manifest_checks import check_layers
 from proposer.heads.medusa import MedusaHead, MedusaNetwork
 from proposer.heads.package import HeadManifest, HeadPackage
 from proposer.heads.prefix import PrefixNetwork, PrefixRows
@@ -43,28 +46,44 @@ class Frozen:
 
 
 def network_of(manifest: HeadManifest, frozen: Frozen, vocabulary: DraftVocabulary) -> nn.Module:
-    """An untrained network of the manifest's family and sizes. Raises InvalidArgument where a size is missing."""
+    """An untrained network of the manifest's family and sizes. Raises InvalidArgument for a tap that the target lacks."""
+    check_layers(manifest.taps, frozen.config.num_layers)
     shape = manifest.shape
     rows, hidden = frozen.rows(vocabulary), frozen.config.hidden_size
-    try:
-        layer = replace(frozen.config, intermediate_size=shape.get("inner", frozen.config.intermediate_size))
-        if manifest.family in ("eagle", "eagle3"):
-            return EagleNetwork(EagleShape(manifest.taps, layer), frozen.embedding, rows)
-        if manifest.family in ("medusa", "medusa2"):
-            own = manifest.projection == "own"
-            return MedusaNetwork(hidden, manifest.depth, shape["blocks"], rows, own_projection=own)
-        prefix = PrefixNetwork(layer) if shape["prefix"] else None
-        if manifest.family == "clover":
-            heads = frozen.config.num_heads
-            return CloverNetwork(hidden, heads, manifest.depth, frozen.embedding, rows, prefix=prefix)
-        return HydraNetwork(hidden, manifest.depth, shape["blocks"], frozen.embedding, rows, prefix=prefix)
-    except KeyError as error:
-        raise InvalidArgument("head.shape", f"a {manifest.family} head needs {error}") from error
+    layer = replace(frozen.config, intermediate_size=shape.get("inner", frozen.config.intermediate_size))
+    if manifest.family in ("eagle", "eagle3"):
+        return EagleNetwork(EagleShape(manifest.taps, layer), frozen.embedding, rows)
+    if manifest.family in ("medusa", "medusa2"):
+        own = manifest.projection == "own"
+        return MedusaNetwork(hidden, manifest.depth, shape["blocks"], rows, own_projection=own)
+    prefix = PrefixNetwork(layer) if shape["prefix"] else None
+    if manifest.family == "clover":
+        heads = frozen.config.num_heads
+        return CloverNetwork(hidden, heads, manifest.depth, frozen.embedding, rows, prefix=prefix)
+    return HydraNetwork(hidden, manifest.depth, shape["blocks"], frozen.embedding, rows, prefix=prefix)
 
 
 def tensor_shapes(network: nn.Module) -> Mapping[str, tuple[int, ...]]:
-    """What a package of this network holds."""
+    """What a package of this network holds, an adapter aside."""
     return {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
+
+
+def package_shapes(manifest: HeadManifest, frozen: Frozen) -> Mapping[str, tuple[int, ...]]:
+    """All that a package with this manifest holds for this target, a Medusa-2 package's adapter included."""
+    # Shapes do not depend on which ids the draft vocabulary has, only on how many.
+    placeholder = DraftVocabulary(np.arange(manifest.vocabulary_size), target_size=frozen.config.vocab_size, eos_ids=())
+    shapes = dict(tensor_shapes(network_of(manifest, frozen, placeholder)))
+    if manifest.family == "medusa2":
+        shapes |= adapter_shapes(frozen.config, _rank(manifest))
+    return shapes
+
+
+def _rank(manifest: HeadManifest) -> int:
+    """Of a Medusa-2 adapter: packages made before `shape` had it name it in `training`."""
+    rank = manifest.shape.get("rank", manifest.training.get("rank"))
+    if not isinstance(rank, int) or rank < 1:
+        raise InvalidArgument("head.shape", f"a medusa2 head needs rank, and has {rank!r}")
+    return rank
 
 
 def head_of(
@@ -116,6 +135,7 @@ def load_head(
     checkpoint: Path,
     *,
     tokenizer_digest: str,
+    eos_ids: Sequence[int],
     frozen: Frozen | None = None,
     kv_budget_tokens: int = 16384,
     threads: int | None = None,
@@ -124,8 +144,8 @@ def load_head(
     """The head package in `directory` for the target in `checkpoint`; errors as `package.load`, and FailedPrecondition for a
     Medusa-2 package, whose backbone is not this target.
 
-    frozen: the target's rows where they are at hand; read from the checkpoint in bfloat16 otherwise. dtype: of EAGLE's layer
-    and vocabulary rows while drafting.
+    eos_ids: the target's. frozen: its rows where they are at hand; read from the checkpoint in bfloat16 otherwise.
+    dtype: of EAGLE's layer and vocabulary rows while drafting.
     """
     manifest = package.read_manifest(directory)
     if frozen is None:
@@ -136,12 +156,13 @@ def load_head(
             "head.target_vocabulary_size",
             f"{manifest.target_vocabulary_size}, the target has {frozen.config.vocab_size}",
         )
-    # Shapes do not depend on which ids the draft vocabulary has, only on how many.
-    placeholder = DraftVocabulary(
-        torch.arange(manifest.vocabulary_size).numpy(), target_size=frozen.config.vocab_size, eos_ids=()
+    loaded = package.load(
+        directory,
+        package_shapes(manifest, frozen),
+        target_digest=digest(checkpoint),
+        tokenizer_digest=tokenizer_digest,
+        eos_ids=eos_ids,
     )
-    expected = tensor_shapes(network_of(manifest, frozen, placeholder))
-    loaded = package.load(directory, expected, target_digest=digest(checkpoint), tokenizer_digest=tokenizer_digest)
     if loaded.adapter:
         raise FailedPrecondition(
             "head.adapter",

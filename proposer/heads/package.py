@@ -24,13 +24,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument
+from proposer.heads.manifest_checks import check
 from proposer.heads.vocabulary import DraftVocabulary
 
 FORMAT = 1
 WEIGHTS = "head.safetensors"
 MANIFEST = "manifest.json"
-FAMILIES = ("medusa", "medusa2", "hydra", "hydra++", "clover", "eagle", "eagle3")
-PROJECTIONS = ("shared", "own")
 # Tensors with this prefix are a changed backbone's adapter (Medusa-2), not the head's.
 ADAPTER = "adapter."
 VOCABULARY = "vocabulary"
@@ -40,7 +39,9 @@ VOCABULARY = "vocabulary"
 class HeadManifest:
     """offsets: of the tokens that depths 1, 2, ... predict, counted from the row read (2: the candidate after the anchor;
     a recurrent head lists the first only). depth: of drafts; 0 for any. projection: "shared" (the target's vocabulary rows)
-    or "own". shape: the family's own sizes. weights_sha256, vocabulary_sha256: of the file and of the id list.
+    or "own". shape: the family's own sizes (blocks, prefix, inner; a Medusa-2 package's adapter's rank, which one without it
+    names in `training`). eos_ids: the target's, drafts end there. weights_sha256,
+    vocabulary_sha256: of the file and of the id list.
     training: data digest, recipe, budget, figures. Other digests as in `models.checkpoint`."""
 
     family: str
@@ -61,13 +62,10 @@ class HeadManifest:
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgument for another format, family or projection."""
+        """Raises InvalidArgument for another format and as `manifest_checks.check` does."""
         if self.format != FORMAT:
-            raise InvalidArgument("head.format", f"{self.format}, this release reads {FORMAT}")
-        if self.family not in FAMILIES:
-            raise InvalidArgument("head.family", f"{self.family!r} is none of {', '.join(FAMILIES)}")
-        if self.projection not in PROJECTIONS:
-            raise InvalidArgument("head.projection", f"{self.projection!r} is none of {', '.join(PROJECTIONS)}")
+            raise InvalidArgument("head.format", f"{self.format!r}, this release reads {FORMAT}")
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -107,14 +105,16 @@ def save(directory: Path, manifest: HeadManifest, tensors: Mapping[str, Tensor],
 
 
 def read_manifest(directory: Path) -> HeadManifest:
-    """Raises InvalidArgument for an absent manifest, unknown keys and missing ones."""
+    """Raises InvalidArgument for an absent manifest, unknown keys, missing ones and values that no such head has."""
     path = directory / MANIFEST
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidArgument("head", f"{directory} holds no {MANIFEST}") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise InvalidArgument("head", f"{path} is not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise InvalidArgument("head.manifest", f"{path.name} holds no mapping of fields")
     for name in ("offsets", "taps", "eos_ids"):
         if isinstance(raw.get(name), list):
             raw[name] = tuple(raw[name])
@@ -125,19 +125,30 @@ def read_manifest(directory: Path) -> HeadManifest:
 
 
 def load(
-    directory: Path, expected: Mapping[str, Sequence[int]], *, target_digest: str, tokenizer_digest: str
+    directory: Path,
+    expected: Mapping[str, Sequence[int]],
+    *,
+    target_digest: str,
+    tokenizer_digest: str,
+    eos_ids: Sequence[int],
 ) -> HeadPackage:
-    """The package in `directory` for the target with these digests. expected: shape of each of the head's tensors.
+    """The package in `directory` for the target with these digests and end-of-sequence ids. expected: shape of each of the
+    package's tensors, an adapter's included.
 
-    Raises FailedPrecondition (`head.target_digest`, `head.tokenizer_digest`) for a head made for another base or tokenizer;
-    InvalidArgument for tensors missing, left over or misshapen, another vocabulary than the manifest's, and a Medusa-2 head
-    without its adapter; DataLoss where the file is not the one the manifest was written for.
+    Raises FailedPrecondition (`head.target_digest`, `head.tokenizer_digest`, `head.eos_ids`) for a head made for another
+    base, tokenizer or end of sequence; InvalidArgument for tensors missing, left over or misshapen,
+    another vocabulary than the manifest's, and a Medusa-2 head without its adapter; DataLoss
+    where the file is not the one the manifest was written for.
     """
     manifest = read_manifest(directory)
     if manifest.target_digest != target_digest:
         raise FailedPrecondition("head.target_digest", f"{directory.name} was trained for another target checkpoint")
     if manifest.tokenizer_digest != tokenizer_digest:
         raise FailedPrecondition("head.tokenizer_digest", f"{directory.name} was trained with another tokenizer")
+    if set(manifest.eos_ids) != set(eos_ids):
+        raise FailedPrecondition(
+            "head.eos_ids", f"{directory.name} ends at {sorted(manifest.eos_ids)}, the target at {sorted(eos_ids)}"
+        )
     path = directory / WEIGHTS
     if not path.is_file():
         raise InvalidArgument("head", f"{directory} holds no {WEIGHTS}")
@@ -145,8 +156,7 @@ def load(
         raise DataLoss("head.weights_sha256", f"{path.name} is not the file that the manifest describes")
     found = _tensors(path)
     vocabulary = _vocabulary(found, manifest)
-    adapter = {name: found.pop(name) for name in list(found) if name.startswith(ADAPTER)}
-    _check_adapter(manifest, adapter)
+    _check_adapter(manifest, found)
     missing = sorted(set(expected) - set(found))
     left_over = sorted(set(found) - set(expected))
     if missing:
@@ -156,6 +166,7 @@ def load(
     for name, shape in expected.items():
         if tuple(found[name].shape) != tuple(shape):
             raise InvalidArgument(f"head.tensors.{name}", f"has shape {tuple(found[name].shape)}, not {tuple(shape)}")
+    adapter = {name: found.pop(name) for name in list(found) if name.startswith(ADAPTER)}
     return HeadPackage(manifest, vocabulary, found, adapter)
 
 

@@ -11,7 +11,7 @@ from contracts.manifest import canonical_bytes, sha256_hex
 from models.backend import BackendInfo
 from proposer.training.blocks import Produce, blocks_of
 from proposer.training.dataset import Dataset
-from proposer.training.disjoint import Guard, Overlap
+from proposer.training.disjoint import Guard
 from proposer.training.generate import Conversation, Encoded
 from proposer.training.seed_prompts import Message, SeedPrompt, SeedTexts, first_stage, second_stage
 
@@ -33,17 +33,23 @@ class ChatTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class DataPlan:
-    """rounds: prompts of each kind in the first stage. taps: hidden rows recorded."""
+    """rounds: prompts of each kind in the first stage. taps: hidden rows recorded. command: that made the data, for the
+    record; "" where there was none."""
 
     rounds: int = 200
     seed: int = 0
     taps: tuple[str, ...] = ("final_norm",)
+    command: str = ""
 
 
 def identity_of(
-    plan: DataPlan, target: BackendInfo, tokenizer: ChatTokenizer, prompts: Sequence[SeedPrompt], overlap: Overlap
+    plan: DataPlan, target: BackendInfo, tokenizer: ChatTokenizer, prompts: Sequence[SeedPrompt], guard: Guard
 ) -> dict[str, Any]:
-    """What a data set is: everything its shards follow from. Who generates them is left out: it changes no byte."""
+    """What a data set is: everything its shards follow from. Who generates them is left out: it changes no byte.
+
+    disjoint: refusals of the first stage; those of both are in the record. evaluation: digest of the texts that nothing may
+    overlap; data sets without it were made before it was kept.
+    """
     return {
         "format": 2,
         "target": target.checkpoint_digest,
@@ -57,7 +63,8 @@ def identity_of(
         "taps": list(plan.taps),
         "seed_prompts": sha256_hex(canonical_bytes({"prompts": [asdict(prompt) for prompt in prompts]})),
         "first_stage_prompts": len(prompts),
-        "disjoint": asdict(overlap),
+        "disjoint": asdict(guard.report()),
+        "evaluation": guard.digest,
     }
 
 
@@ -75,16 +82,21 @@ def build(
     """Generate what is missing of the data set that `directory_of` opens for an identity.
 
     produce: who generates, with the plan's seed and taps. progress: called with (conversations done, conversations planned
-    so far, answer tokens). Raises FailedPrecondition when that data set has another identity.
+    so far, answer tokens). What was left out over both stages, and why, is the data set's record.
+    Raises FailedPrecondition when that data set has another identity.
     """
     guard = Guard(evaluation)
     first = [one for one in first_stage(texts, rounds=plan.rounds, seed=plan.seed) if _admitted(one, guard)]
-    dataset = directory_of(identity_of(plan, target, tokenizer, first, guard.report()))
+    dataset = directory_of(identity_of(plan, target, tokenizer, first, guard))
     counted = _Counted(dataset, progress)
+    too_long = 0
 
     def run(prompts: Sequence[SeedPrompt], number: int) -> int:
+        nonlocal too_long
         encoded = [Encoded(one, tokenizer.encode_chat(one.messages)) for one in prompts]
-        blocks = blocks_of([one for one in encoded if len(one.token_ids) <= _MAX_PROMPT_TOKENS], number)
+        short = [one for one in encoded if len(one.token_ids) <= _MAX_PROMPT_TOKENS]
+        too_long += len(encoded) - len(short)
+        blocks = blocks_of(short, number)
         missing = [block for block in blocks if not dataset.has(block.number)]
         counted.planned = counted.done + sum(len(block.prompts) for block in missing)
         for block, conversations in produce(missing, counted.add):
@@ -96,7 +108,18 @@ def build(
         one.name: tokenizer.decode(one.tokens[one.answer_start :].tolist()) for one in dataset.conversations(taps=())
     }
     answered = [(one, answers[one.name]) for one in first if one.name in answers]
-    run([one for one in second_stage(answered, seed=plan.seed) if _admitted(one, guard)], second_starts)
+    second = [one for one in second_stage(answered, seed=plan.seed) if _admitted(one, guard)]
+    run(second, second_starts)
+    dataset.keep_record(
+        {
+            "command": plan.command,
+            "disjoint": asdict(guard.report()),
+            "evaluation": guard.digest,
+            "prompts": {"first_stage": len(first), "second_stage": len(second), "too_long": too_long},
+            "max_prompt_tokens": _MAX_PROMPT_TOKENS,
+            "conversations": counted.done,
+        }
+    )
     return dataset
 
 

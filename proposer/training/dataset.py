@@ -3,6 +3,8 @@
     data/
       identity.json     what made it: target, tokenizer, template, decoding policy, seed prompts, taps, disjointness
       00000.safetensors a shard: tokens, lengths, answer starts, hidden rows per tap; names and kinds in its metadata
+      contents.json     the shards' SHA-256 (shard_contents.py)
+      record.json       how the last `draftproof train data` ended: command, counts over both stages; absent: not recorded
 
 A directory with another identity is refused, never mixed; a shard is written whole or not at all.
 """
@@ -22,8 +24,16 @@ from safetensors.numpy import save_file
 from contracts.errors import DataLoss, FailedPrecondition
 from contracts.manifest import canonical_bytes, sha256_hex
 from proposer.training.generate import Conversation
+from proposer.training.shard_contents import ShardContents
+
+# Version of `Dataset.digest`, which manifests name beside it. Those that do not have version 1: over the identity and the
+# shards' names and sizes alone.
+DIGEST = 2
 
 _IDENTITY = "identity.json"
+_RECORD = "record.json"
+# Fields that identities have had since some release; a data set without them was made before, and may be continued.
+_LATER = ("evaluation",)
 _HIDDEN = "hidden:"
 _LABELS = "conversations"
 
@@ -43,15 +53,34 @@ class Dataset:
         if not path.exists():
             raise FailedPrecondition("data", f"{directory} holds no data set; make one with `draftproof train data`")
         self.identity: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if identity is not None and canonical_bytes(identity) != canonical_bytes(self.identity):
-            changed = sorted(key for key in {*identity, *self.identity} if identity.get(key) != self.identity.get(key))
-            raise FailedPrecondition("data", f"{directory} was made with another {', '.join(changed)}")
+        self._contents = ShardContents(directory)
+        if identity is not None:
+            # As JSON gives it back: tuples are lists there.
+            asked = json.loads(json.dumps(identity))
+            known = {key: self.identity.get(key, asked.get(key)) for key in _LATER if key in asked} | self.identity
+            changed = sorted(key for key in {*asked, *known} if asked.get(key) != known.get(key))
+            if changed:
+                raise FailedPrecondition("data", f"{directory} was made with another {', '.join(changed)}")
 
     @property
     def digest(self) -> str:
-        """SHA-256 hex over the identity and the names and sizes of the shards: what a trained head cites."""
-        shards = [[path.name, path.stat().st_size] for path in self.shards()]
-        return sha256_hex(canonical_bytes({"identity": self.identity, "shards": shards}))
+        """SHA-256 hex over the identity and the shards' names and contents: what a trained head cites. Raises DataLoss where
+        a shard is not what was recorded."""
+        shards = [[path.name, self._contents.of(path)] for path in self.shards()]
+        return sha256_hex(canonical_bytes({"digest": DIGEST, "identity": self.identity, "shards": shards}))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What `keep_record` kept; empty where nothing was."""
+        path = self.directory / _RECORD
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return found
+
+    def keep_record(self, record: Mapping[str, Any]) -> None:
+        """Keep how the data set was finished, beside it: no part of its identity or digest."""
+        unfinished = self.directory / (_RECORD + ".unfinished")
+        unfinished.write_text(json.dumps(record, indent=1, sort_keys=True), encoding="utf-8")
+        os.replace(unfinished, self.directory / _RECORD)
 
     def shards(self) -> list[Path]:
         return sorted(self.directory.glob("*.safetensors"))
@@ -83,6 +112,7 @@ class Dataset:
         unfinished = path.with_suffix(".unfinished")
         save_file(tensors, unfinished, metadata)
         os.replace(unfinished, path)
+        self._contents.enter(path)
 
     def _shard(self, number: int) -> Path:
         return self.directory / f"{number:05d}.safetensors"
@@ -90,9 +120,11 @@ class Dataset:
     def conversations(self, taps: Sequence[str] | None = None) -> Iterator[Conversation]:
         """All conversations in shard order, with the hidden rows of `taps` (None: all).
 
-        Raises FailedPrecondition when a tap was not recorded, DataLoss when a shard does not add up.
+        Raises FailedPrecondition when a tap was not recorded, DataLoss when a shard does not add up or is not what was
+        recorded.
         """
         for path in self.shards():
+            self._contents.of(path)
             yield from _read(path, taps)
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from contracts.manifest import canonical_bytes, sha256_hex
+
 NGRAM_WORDS = 8
 
 
@@ -34,6 +36,11 @@ class Guard:
             self._whole.add(tokens)
             self._grams.update(self._ngrams(tokens))
         self._exact = self._shared = 0
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 hex over the evaluation texts' words, in whatever order they came: which texts, not only how many."""
+        return sha256_hex(canonical_bytes({"texts": sorted(" ".join(words) for words in self._whole)}))
 
     def admits(self, text: str) -> bool:
         """False for a text that equals an evaluation text or shares an n-gram with one; counted either way."""

@@ -10,15 +10,13 @@ from torch import Tensor
 
 from proposer.heads.clover import CloverNetwork
 from proposer.heads.hydra import HydraNetwork
+from proposer.heads.manifest_checks import MAX_DEPTH
 from proposer.heads.medusa import FINAL, MedusaNetwork
 from proposer.heads.prefix import PrefixNetwork
 from proposer.training import losses
 from proposer.training.corpus import Batch
 from proposer.training.labels import label_rows
 from proposer.training.losses import Score
-
-# How many rows before an answer's first token may be read: the deepest head there is.
-_REACH = 16
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,8 @@ def augmented(prefix: PrefixNetwork | None, batch: Batch) -> Tensor:
         return rows
     parts = []
     for (start, stop), label in zip(batch.bounds, batch.label_starts, strict=True):
-        # Rows before the first one read serve as keys only.
-        first = max(label - start - _REACH, 0)
+        # Rows before the first one read, by the deepest head there is, serve as keys only.
+        first = max(label - start - MAX_DEPTH, 0)
         own = rows[start : stop - 1]
         parts += [own[:first], prefix(own, first), rows[stop - 1 : stop]]
     return torch.cat(parts)

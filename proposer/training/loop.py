@@ -4,16 +4,15 @@ interval."""
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from contracts.errors import FailedPrecondition
 from proposer.heads.vocabulary import DraftVocabulary
 from proposer.training.corpus import Example, groups, pack
 from proposer.training.gradients import Gradients, LocalGradients, Measured, Objective
@@ -56,9 +55,19 @@ class Figures:
         return total
 
 
+class State(Protocol):
+    """Where a run is kept: what is there of it, and the place for more (`run_state.RunState`)."""
+
+    @property
+    def loaded(self) -> Mapping[str, Any] | None: ...
+
+    def save(self, state: Mapping[str, Any]) -> None: ...
+
+
 class Trainer:
-    """One run, resumable from `state_path` (a torch state file of our own, weights only). rate_of: learning-rate multiple of
-    a parameter. gradients: who computes a step's; this process where none is given. objective: evaluates."""
+    """One run, which goes on from `state` and saves itself there. rate_of: learning-rate multiple of a parameter. gradients:
+    who computes a step's; this process where none is given. objective: evaluates. Raises FailedPrecondition where the state
+    is of another network."""
 
     def __init__(
         self,
@@ -68,12 +77,12 @@ class Trainer:
         recipe: Recipe,
         *,
         rate_of: Callable[[str], float] = lambda name: 1.0,
-        state_path: Path | None = None,
+        state: State | None = None,
         gradients: Gradients | None = None,
     ) -> None:
         self._network, self._objective, self._vocabulary, self._recipe = network, objective, vocabulary, recipe
         self._gradients = gradients or LocalGradients(objective, vocabulary)
-        self._state_path = state_path
+        self._state = state
         groups = [
             {
                 "params": [parameter],
@@ -88,8 +97,8 @@ class Trainer:
         self._seconds = 0.0
         # Every row reported so far, over all parts of a resumed run.
         self.history: list[Figures] = []
-        if state_path is not None and state_path.exists():
-            self._resume(torch.load(state_path, weights_only=True))
+        if state is not None and state.loaded is not None:
+            self._resume(state.loaded)
 
     @property
     def steps(self) -> int:
@@ -150,7 +159,7 @@ class Trainer:
         return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
 
     def _save(self) -> None:
-        if self._state_path is None:
+        if self._state is None:
             return
         state = {
             "network": dict(self._network.named_parameters()),
@@ -160,11 +169,14 @@ class Trainer:
             "seconds": self._seconds,
             "history": [asdict(one) for one in self.history],
         }
-        unfinished = self._state_path.with_suffix(".unfinished")
-        torch.save(state, unfinished)
-        os.replace(unfinished, self._state_path)
+        self._state.save(state)
 
-    def _resume(self, state: dict[str, Any]) -> None:
+    def _resume(self, state: Mapping[str, Any]) -> None:
+        mine = {name: tuple(parameter.shape) for name, parameter in self._network.named_parameters()}
+        theirs = {name: tuple(value.shape) for name, value in state["network"].items()}
+        if mine != theirs:
+            wrong = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
+            raise FailedPrecondition("state.network", f"is of another network: {', '.join(wrong[:3])}")
         with torch.no_grad():
             for name, parameter in self._network.named_parameters():
                 parameter.copy_(state["network"][name])

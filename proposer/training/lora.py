@@ -17,10 +17,9 @@ from torch.nn import functional
 from contracts.errors import InvalidArgument
 from models.config import DecoderConfig
 from models.weights import DecoderWeights, LayerWeights
+from proposer.heads.adapter import MATRICES
 from proposer.heads.layers import rms
 from proposer.heads.package import ADAPTER
-
-MATRICES = ("qkv", "out")
 
 
 class LoraBackbone(nn.Module):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from models.config import DecoderConfig, read_config
@@ -25,7 +23,7 @@ from proposer.training.corpus import (
     split,
     token_counts,
 )
-from proposer.training.dataset import Dataset
+from proposer.training.dataset import DIGEST, Dataset
 from proposer.training.generate import Conversation
 from proposer.training.loop import Figures
 
@@ -63,6 +61,7 @@ class Corpus:
 
     digests: tuple[str, ...]
     identities: tuple[dict[str, Any], ...]
+    records: tuple[dict[str, Any], ...]
     kept: tuple[Conversation, ...]
     held_out: tuple[Conversation, ...]
 
@@ -71,18 +70,13 @@ class Corpus:
         # Digests before conversations: a data set may be growing.
         digests = tuple(dataset.digest for dataset in data)
         kept, held_out = split(read_conversations(data, sorted({FINAL, *taps})))
-        return cls(digests, tuple(dataset.identity for dataset in data), tuple(kept), tuple(held_out))
+        identities, records = (tuple(one.identity for one in data), tuple(one.record for one in data))
+        return cls(digests, identities, records, tuple(kept), tuple(held_out))
 
-    def vocabulary(self, path: Path, size: int, target: Target, always: Sequence[int] = ()) -> DraftVocabulary:
-        """The frequent tokens of the training conversations and those of `always`, fixed in `path` at the run's first start:
-        its state's rows mean them."""
-        if path.exists():
-            ids = np.array(json.loads(path.read_text(encoding="utf-8")), np.int64)
-            return DraftVocabulary(ids, target_size=target.config.vocab_size, eos_ids=target.eos_ids)
+    def vocabulary(self, size: int, target: Target, always: Sequence[int] = ()) -> DraftVocabulary:
+        """The frequent tokens of the training conversations and those of `always`."""
         counts = token_counts(self.kept)
-        made = frequent(counts, size, target_size=target.config.vocab_size, eos_ids=target.eos_ids, always=always)
-        path.write_text(json.dumps(made.ids.tolist()), encoding="utf-8")
-        return made
+        return frequent(counts, size, target_size=target.config.vocab_size, eos_ids=target.eos_ids, always=always)
 
     def examples(
         self, target: Target, vocabulary: DraftVocabulary, step: Step, *, prompts: bool, spent: bool
@@ -99,16 +93,13 @@ class Corpus:
         """What a manifest says of the data."""
         return {
             "data": list(self.digests),
+            "data_digest": DIGEST,
             "data_identity": list(self.identities),
+            "data_record": list(self.records),
             "conversations": len(self.kept),
             "answer_tokens": sum(len(one.tokens) - one.answer_start for one in self.kept),
             "vocabulary_coverage": _coverage(held_out, vocabulary),
         }
-
-
-def budget_spent(state: Path, budget: int) -> bool:
-    """Whether the run with this state has seen all its tokens."""
-    return state.exists() and int(torch.load(state, weights_only=True)["tokens"]) >= budget
 
 
 def _coverage(examples: Sequence[Example], vocabulary: DraftVocabulary) -> float:

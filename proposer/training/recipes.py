@@ -12,18 +12,25 @@ from contracts.errors import InvalidArgument
 from proposer.heads.clover import CloverNetwork
 from proposer.heads.eagle import FINAL, EagleNetwork
 from proposer.heads.hydra import HydraNetwork
+from proposer.heads.manifest_checks import MAX_DEPTH
 from proposer.heads.medusa import MedusaNetwork
 from proposer.training.corpus import Batch
 from proposer.training.eagle import EagleObjective
 from proposer.training.futures import FutureObjective
 from proposer.training.losses import Score
 
+NAMES = ("medusa", "medusa-own", "hydra", "hydra++", "clover", "eagle", "eagle3")
+EAGLES = ("eagle", "eagle3")
+# Those with a decoder layer of their own.
+LAYERED = ("hydra++", "clover", *EAGLES)
+
 Scores = Callable[[nn.Module, Batch], Sequence[Score]]
 
 
 @dataclass(frozen=True)
 class FamilyRecipe:
-    """depth: heads, or depths trained for (0 in the manifest where drafts may be any depth). shape: as in HeadManifest."""
+    """depth: heads, or depths trained for (0 in the manifest where drafts may be any depth). shape: as in HeadManifest.
+    noise: on an EAGLE head's inputs."""
 
     family: str
     depth: int
@@ -33,10 +40,11 @@ class FamilyRecipe:
     shape: dict[str, int] = field(default_factory=dict)
     projection: str = "shared"
     objective: str = ""
+    noise: float = 0.0
 
     @property
     def recurrent(self) -> bool:
-        return self.family in ("eagle", "eagle3")
+        return self.family in EAGLES
 
 
 def recipe_of(
@@ -46,9 +54,18 @@ def recipe_of(
 
     depth, inner, taps, noise: override the recipe's depth, the width of its decoder layer's MLP, its taps, and the noise on
     an EAGLE head's inputs where given.
-    Raises InvalidArgument for an unknown name.
+    Raises InvalidArgument for an unknown name, for an option that the family has no use for and a depth beyond MAX_DEPTH.
     """
-    steps = depth or (3 if name in ("eagle", "eagle3") else 4)
+    if name not in NAMES:
+        raise InvalidArgument("family", f"{name!r} is none of {', '.join(NAMES)}")
+    if not 0 <= depth <= MAX_DEPTH:
+        raise InvalidArgument("depth", f"{depth} is outside [0, {MAX_DEPTH}]; 0 is the family's own")
+    for option, given, users in (("inner", inner, LAYERED), ("taps", taps, ("eagle3",)), ("noise", noise, EAGLES)):
+        if given and name not in users:
+            raise InvalidArgument(option, f"{given!r} is of no use to {name}; it is read by {', '.join(users)}")
+    if inner < 0 or noise < 0.0:
+        raise InvalidArgument("inner" if inner < 0 else "noise", "is negative")
+    steps = depth or (3 if name in EAGLES else 4)
     eagle = EagleObjective(steps=steps, feature_weight=0.1 if name == "eagle" else 0.0, noise=noise)
     hard, soft = FutureObjective(), FutureObjective(soft=True)
     layer = {"inner": inner} if inner else {}
@@ -67,7 +84,13 @@ def recipe_of(
             "clover", steps, _clover(hard), 1e-3, shape={"prefix": 1, **layer}, objective="hard labels"
         ),
         "eagle": FamilyRecipe(
-            "eagle", steps, _eagle(eagle), 1e-4, shape=layer, objective=f"teacher law, features, {steps} steps"
+            "eagle",
+            steps,
+            _eagle(eagle),
+            1e-4,
+            shape=layer,
+            objective=f"teacher law, features, {steps} steps",
+            noise=noise,
         ),
         "eagle3": FamilyRecipe(
             "eagle3",
@@ -77,10 +100,9 @@ def recipe_of(
             taps=tuple(taps) or ("layer:2", "layer:14", FINAL),
             shape=layer,
             objective=f"teacher law, {steps} steps",
+            noise=noise,
         ),
     }
-    if name not in table:
-        raise InvalidArgument("family", f"{name!r} is none of {', '.join(table)}")
     return table[name]
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -17,15 +16,16 @@ from contracts.errors import InvalidArgument
 from models.checkpoint import digest, tokenizer_digest
 from proposer.heads import package
 from proposer.heads.eagle import EagleNetwork
-from proposer.heads.families import Frozen, network_of, tensor_shapes
+from proposer.heads.families import Frozen, network_of, package_shapes
 from proposer.heads.package import HeadManifest, HeadPackage
 from proposer.heads.vocabulary import DraftVocabulary
 from proposer.training import plots
 from proposer.training.dataset import Dataset
 from proposer.training.gradients import Gradients
 from proposer.training.loop import Figures, Recipe, Trainer
-from proposer.training.prepared import Corpus, Reports, Target, budget_spent
+from proposer.training.prepared import Corpus, Reports, Target
 from proposer.training.recipes import FamilyRecipe
+from proposer.training.run_state import RunState, identity_of
 from proposer.training.warm_start import warm_start
 
 GradientsOf = Callable[[nn.Module, HeadManifest, Frozen, DraftVocabulary], Gradients]
@@ -66,11 +66,12 @@ def train_head(
     family, target = plan.family, Target.read(checkpoint, eos_ids)
     corpus = Corpus.read(data, family.taps)
     out.mkdir(parents=True, exist_ok=True)
-    state = out / "state.pt"
     start = None if plan.start is None else _start(plan, plan.start, target, target_name)
     known = [] if start is None else start.vocabulary.ids.tolist()
-    vocabulary = corpus.vocabulary(out / "vocabulary.json", plan.vocabulary, target, known)
-    spent = budget_spent(state, plan.recipe.token_budget)
+    vocabulary = corpus.vocabulary(plan.vocabulary, target, known)
+    identity = identity_of("head", target, corpus, vocabulary, plan.recipe, **plan_options(plan, start))
+    state = RunState(out, identity, vocabulary)
+    spent = state.spent(plan.recipe.token_budget)
     kept, held_out = corpus.examples(target, vocabulary, reports.step, prompts=plan.prompts, spent=spent)
     manifest = manifest_of(plan, target, target_name, len(vocabulary))
     network = network_of(manifest, target.frozen, vocabulary)
@@ -78,22 +79,26 @@ def train_head(
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 parameter.copy_(start.tensors[name])
-    elif isinstance(network, EagleNetwork) and not state.exists():
+    elif isinstance(network, EagleNetwork) and state.loaded is None:
         warm_start(network, target.weights, kept)
     trainer = Trainer(
         network,
         partial(family.scores, network),
         vocabulary,
         plan.recipe,
-        state_path=state,
+        state=state,
         gradients=gradients_of and gradients_of(network, manifest, target.frozen, vocabulary),
     )
     last = trainer.run(kept, held_out, reports.row)
     plots.write_csv(trainer.history, out / "figures.csv")
     plots.write_plots(trainer.history, out, family.family)
     facts = (
-        {"command": command, "prompt_labels": plan.prompts, "objective": family.objective}
-        | {"started_from": None if start is None else start.manifest.weights_sha256, "before": _before(start)}
+        {"command": command, "prompt_labels": plan.prompts, "objective": family.objective, "noise": family.noise}
+        | {
+            "adopted_state": state.adopted,
+            "started_from": None if start is None else start.manifest.weights_sha256,
+            "before": _before(start),
+        }
         | corpus.facts(held_out, vocabulary)
         | run_facts(plan.recipe, last)
     )
@@ -101,12 +106,45 @@ def train_head(
     return last
 
 
-def _before(start: HeadPackage | None) -> list[str]:
-    """The commands that made what a run started from, in their order."""
+def plan_options(plan: HeadPlan, start: HeadPackage | None) -> dict[str, Any]:
+    """What of a plan is part of the run's identity beside its recipe, its data and its vocabulary."""
+    family = {item.name: getattr(plan.family, item.name) for item in fields(plan.family) if item.name != "scores"}
+    return {
+        **family,
+        "vocabulary_size": plan.vocabulary,
+        "prompts": plan.prompts,
+        "start": None if start is None else start.manifest.weights_sha256,
+    }
+
+
+# What a run's record keeps of the runs before it: enough to make each again, and to tell whether that was done.
+_KEPT = (
+    "command",
+    "started_from",
+    "objective",
+    "noise",
+    "prompt_labels",
+    "data",
+    "data_digest",
+    "data_record",
+    "recipe",
+    "steps",
+    "tokens",
+    "conversations",
+    "answer_tokens",
+    "loss",
+    "held_out_accuracy",
+)
+
+
+def _before(start: HeadPackage | None) -> list[Any]:
+    """The records of the runs that made what a run started from, in their order. Packages made before records were kept
+    have commands alone, as texts."""
     if start is None:
         return []
     facts = start.manifest.training
-    return [*facts.get("before", []), facts["command"]]
+    record = {name: facts[name] for name in _KEPT if name in facts}
+    return [*facts.get("before", []), {"weights_sha256": start.manifest.weights_sha256, **record}]
 
 
 def run_facts(recipe: Recipe, last: Figures) -> dict[str, Any]:
@@ -142,15 +180,20 @@ def manifest_of(plan: HeadPlan, target: Target, target_name: str, draft_size: in
 
 
 def _start(plan: HeadPlan, directory: Path, target: Target, target_name: str) -> HeadPackage:
-    size = package.read_manifest(directory).vocabulary_size
+    found = package.read_manifest(directory)
+    size = found.vocabulary_size
     if size > plan.vocabulary or (size < plan.vocabulary and plan.family.projection == "own"):
         raise InvalidArgument("vocabulary", f"{plan.vocabulary}, the package to start from has {size} tokens")
     manifest = manifest_of(plan, target, target_name, size)
-    # Shapes do not depend on which ids the draft vocabulary has, only on how many.
-    placeholder = DraftVocabulary(np.arange(size), target_size=target.config.vocab_size, eos_ids=())
+    # Tensors of the same names and shapes mean something else under each of these.
+    for name in ("family", "taps", "projection", "shape", "depth", "offsets"):
+        mine, theirs = getattr(manifest, name), getattr(found, name)
+        if mine != theirs:
+            raise InvalidArgument(name, f"{mine!r}, the package to start from has {theirs!r}")
     return package.load(
         directory,
-        tensor_shapes(network_of(manifest, target.frozen, placeholder)),
+        package_shapes(manifest, target.frozen),
         target_digest=manifest.target_digest,
         tokenizer_digest=manifest.tokenizer_digest,
+        eos_ids=target.eos_ids,
     )

@@ -17,8 +17,9 @@ from proposer.training.checkpoint_writer import write_checkpoint
 from proposer.training.dataset import Dataset
 from proposer.training.draft import DraftNetwork, DraftObjective
 from proposer.training.loop import Figures, Recipe, Trainer
-from proposer.training.prepared import Corpus, Reports, Target, budget_spent
+from proposer.training.prepared import Corpus, Reports, Target
 from proposer.training.run import run_facts
+from proposer.training.run_state import RunState, identity_of
 
 TRAINING = "training.json"
 
@@ -48,18 +49,24 @@ def train_draft(
     torch.manual_seed(plan.recipe.seed)
     target, corpus = Target.read(checkpoint, eos_ids), Corpus.read(data, ())
     out.mkdir(parents=True, exist_ok=True)
-    state = out / "state.pt"
-    vocabulary = corpus.vocabulary(out / "vocabulary.json", plan.vocabulary, target)
-    spent = budget_spent(state, plan.recipe.token_budget)
+    vocabulary = corpus.vocabulary(plan.vocabulary, target)
+    options = {"layers": plan.layers, "vocabulary_size": plan.vocabulary, "prompts": plan.prompts}
+    state = RunState(out, identity_of("draft", target, corpus, vocabulary, plan.recipe, **options), vocabulary)
+    spent = state.spent(plan.recipe.token_budget)
     kept, held_out = corpus.examples(target, vocabulary, reports.step, prompts=plan.prompts, spent=spent)
     network = DraftNetwork(target.config, target.weights, plan.layers, target.frozen.rows(vocabulary))
-    trainer = Trainer(network, partial(DraftObjective().scores, network), vocabulary, plan.recipe, state_path=state)
+    trainer = Trainer(network, partial(DraftObjective().scores, network), vocabulary, plan.recipe, state=state)
     last = trainer.run(kept, held_out, reports.row)
     plots.write_csv(trainer.history, out / "figures.csv")
     plots.write_plots(trainer.history, out, "draft")
     write_checkpoint(checkpoint, out, network.config, network.weights(torch.bfloat16))
     facts = (
-        {"command": command, "layers": list(plan.layers), "target_digest": digest(checkpoint)}
+        {
+            "command": command,
+            "adopted_state": state.adopted,
+            "layers": list(plan.layers),
+            "target_digest": digest(checkpoint),
+        }
         | {"prompt_labels": plan.prompts, "objective": "teacher law and labels over the frequent tokens"}
         | corpus.facts(held_out, vocabulary)
         | run_facts(plan.recipe, last)

@@ -8,7 +8,7 @@ an ordinary target from then on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,17 +20,17 @@ from models.checkpoint import digest, tokenizer_digest
 from models.config import read_config
 from models.weights import read_weights
 from proposer.heads import package
-from proposer.heads.families import Frozen, network_of, tensor_shapes
+from proposer.heads.families import Frozen, network_of, package_shapes
 from proposer.heads.medusa import MedusaNetwork
-from proposer.heads.vocabulary import DraftVocabulary
 from proposer.training import plots
 from proposer.training.checkpoint_writer import write_checkpoint
 from proposer.training.dataset import Dataset
 from proposer.training.loop import Figures, Trainer
 from proposer.training.lora import LoraBackbone, merged
 from proposer.training.medusa2 import Medusa2Network, Medusa2Objective, Medusa2Recipe
-from proposer.training.prepared import Corpus, Reports, Target, budget_spent
-from proposer.training.run import HeadPlan, manifest_of, run_facts
+from proposer.training.prepared import Corpus, Reports, Target
+from proposer.training.run import HeadPlan, manifest_of, plan_options, run_facts
+from proposer.training.run_state import RunState, identity_of
 
 TARGET, HEAD = "target", "head"
 
@@ -65,10 +65,11 @@ def train_medusa2(
     torch.manual_seed(recipe.seed)
     target, corpus = Target.read(checkpoint, eos_ids), Corpus.read(data, ())
     out.mkdir(parents=True, exist_ok=True)
-    state = out / "state.pt"
-    vocabulary = corpus.vocabulary(out / "vocabulary.json", head.vocabulary, target)
+    vocabulary = corpus.vocabulary(head.vocabulary, target)
+    options = plan_options(head, None) | {"rank": plan.rank} | {f"joint.{k}": v for k, v in asdict(plan.joint).items()}
+    state = RunState(out, identity_of("medusa2", target, corpus, vocabulary, recipe, **options), vocabulary)
     kept, held_out = corpus.examples(
-        target, vocabulary, reports.step, prompts=False, spent=budget_spent(state, recipe.token_budget)
+        target, vocabulary, reports.step, prompts=False, spent=state.spent(recipe.token_budget)
     )
     manifest = manifest_of(head, target, target_name, len(vocabulary))
     heads = network_of(manifest, target.frozen, vocabulary)
@@ -81,7 +82,7 @@ def train_medusa2(
         vocabulary,
         recipe,
         rate_of=plan.joint.rate_of,
-        state_path=state,
+        state=state,
     )
     objective.resume(trainer.steps)
     last = trainer.run(kept, held_out, reports.row)
@@ -89,21 +90,26 @@ def train_medusa2(
     plots.write_plots(trainer.history, out, "medusa2")
     keeps = "KL to the teacher (adapter off)" if plan.joint.distil else "LM loss"
     facts = (
-        {"command": command, "objective": f"{keeps} + {plan.joint.heads_weight} x hard labels", "rank": plan.rank}
+        {
+            "command": command,
+            "adopted_state": state.adopted,
+            "objective": f"{keeps} + {plan.joint.heads_weight} x hard labels",
+            "rank": plan.rank,
+        }
         | {"warm_up_batches": plan.joint.warm_up, "backbone_rate": plan.joint.backbone_rate}
         | corpus.facts(held_out, vocabulary)
         | run_facts(recipe, last)
     )
     tensors: dict[str, Tensor] = dict(heads.named_parameters())
-    package.save(
-        out, replace(manifest, family="medusa2", training=facts), tensors | network.backbone.adapter(), vocabulary
-    )
+    joint = replace(manifest, family="medusa2", shape={**manifest.shape, "rank": plan.rank}, training=facts)
+    package.save(out, joint, tensors | network.backbone.adapter(), vocabulary)
     return last
 
 
-def bind(directory: Path, checkpoint: Path, out: Path) -> None:
-    """From the Medusa-2 package in `directory` and its base: `out/target`, the base with the adapter merged in, and
-    `out/head`, the heads bound to it. Errors as `package.load`; InvalidArgument for a package without an adapter."""
+def bind(directory: Path, checkpoint: Path, out: Path, *, eos_ids: Sequence[int]) -> None:
+    """From the Medusa-2 package in `directory` and its base, which ends at `eos_ids`: `out/target`, the base with
+    the adapter merged in, and `out/head`, the heads bound to it. Errors as `package.load`;
+    InvalidArgument for a package without an adapter."""
     manifest = package.read_manifest(directory)
     if manifest.family != "medusa2":
         raise InvalidArgument(
@@ -111,17 +117,18 @@ def bind(directory: Path, checkpoint: Path, out: Path) -> None:
         )
     config = read_config(checkpoint)
     weights = read_weights(checkpoint, config, torch.bfloat16)
-    placeholder = DraftVocabulary(
-        torch.arange(manifest.vocabulary_size).numpy(), target_size=config.vocab_size, eos_ids=()
-    )
-    shapes = tensor_shapes(network_of(manifest, Frozen.of(config, weights), placeholder))
     loaded = package.load(
-        directory, shapes, target_digest=digest(checkpoint), tokenizer_digest=tokenizer_digest(checkpoint)
+        directory,
+        package_shapes(manifest, Frozen.of(config, weights)),
+        target_digest=digest(checkpoint),
+        tokenizer_digest=tokenizer_digest(checkpoint),
+        eos_ids=eos_ids,
     )
     write_checkpoint(checkpoint, out / TARGET, config, merged(weights, loaded.adapter))
     bound = replace(
         loaded.manifest,
         family="medusa",
+        shape={name: size for name, size in loaded.manifest.shape.items() if name != "rank"},
         target=f"{manifest.target}+medusa2",
         target_digest=digest(out / TARGET),
         tokenizer_digest=tokenizer_digest(out / TARGET),

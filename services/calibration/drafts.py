@@ -13,6 +13,9 @@ from proposer.topology.plan import GrownByValue, TreePlan
 from services.checkpoint_files import eos_ids
 from services.settings import ProposerSettings
 
+# Candidates of the largest offer that is calibrated or compared.
+LARGEST = 128
+
 
 class Drafts:
     """Loads the draft model of the settings once. Raises FailedPrecondition where they name none."""
@@ -39,7 +42,7 @@ class Drafts:
         """One source. The largest offer is left to the round's budget."""
         return DraftModel(
             self._backend,
-            DraftModelSettings(relation, tree, max_nodes=128),
+            DraftModelSettings(relation, tree, max_nodes=LARGEST),
             name=name,
             tokenizer_digest=tokenizer_digest(self._directory),
             eos_ids=eos_ids(self._directory),

@@ -18,7 +18,7 @@ from models.checkpoint import resolve
 from orchestrator.events import Chunk, Final
 from orchestrator.generate import Orchestrator
 from orchestrator.request import GenerateRequest
-from proposer.host import SourceHost
+from proposer.host import SourceHost, TakesRows
 from proposer.local import LocalProposer
 from proposer.source import Source
 from services.orchestrator_service.process import orchestrator_settings
@@ -136,15 +136,18 @@ class LocalStack:
 
 
 @asynccontextmanager
-async def local_stack(settings: AllSettings, sources: Sequence[Source] | None = None) -> AsyncIterator[LocalStack]:
-    """The stack of `services.local` without retrieval. sources: None for those of the settings."""
+async def local_stack(
+    settings: AllSettings, sources: Sequence[Source] | None = None, *, hidden: TakesRows | None = None
+) -> AsyncIterator[LocalStack]:
+    """The stack of `services.local` without retrieval. sources: None for those of the settings. hidden: where the target's
+    rows go that `sources` read."""
     async with AsyncExitStack() as stack:
         worker = await asyncio.to_thread(build_worker, settings)
         verifier = WatchedVerifier(await stack.enter_async_context(LocalVerifier(worker)))
         if sources is None:
             proposer = await asyncio.to_thread(build_proposer, settings)
         else:
-            proposer = LocalProposer(SourceHost(sources))
+            proposer = LocalProposer(SourceHost(sources, hidden=hidden))
         stack.callback(proposer.shutdown)
         tokenizer = CheckpointTokenizer(resolve(settings.model, settings.models_dir))
         # Whatever is offered is verified: what is measured must not depend on what was measured before.

@@ -13,7 +13,7 @@ import typer
 from contracts.errors import InvalidArgument
 from services.settings import AllSettings, load
 
-DRAFT_MODEL = "draft_model"
+DRAFT_MODEL, HEAD = "draft_model", "head"
 
 if TYPE_CHECKING:
     from contracts.calibration import Calibration
@@ -29,9 +29,11 @@ def calibrate(
     ],
     draft_model: Annotated[str, typer.Option(help="Calibrate this draft model, named as DRAFTPROOF_MODEL is.")] = "",
     source: Annotated[
-        str, typer.Option(help="Calibrate this source of the settings instead, tree and all.")
+        str, typer.Option(help="draft_model, head, or another source of the settings, tree and all.")
     ] = DRAFT_MODEL,
-    relation: Annotated[str, typer.Option(help="beam, shared_noise, without_replacement or independent.")] = "beam",
+    relation: Annotated[
+        str, typer.Option(help="beam, shared_noise, without_replacement or independent; empty: beam.")
+    ] = "",
     verifier: Annotated[str, typer.Option(help="Default: by temperature.")] = "",
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Nucleus mass; 1 is off.")] = 1.0,
@@ -55,14 +57,28 @@ def calibrate(
     """
     from contracts.sampling import SamplingPolicy
     from contracts.topology import SamplingRelation
+    from services.calibration.drafts import LARGEST
     from services.calibration.measure import Measuring
     from services.calibration.plots import write_plots
     from services.calibration.prompts import read_seed_prompts
     from services.cli.console import err
 
+    drafted = source in (DRAFT_MODEL, HEAD)
+    if not drafted and relation:
+        raise InvalidArgument("relation", f"{relation!r}: {source} has the relation and tree of its settings")
+    if draft_model and source != DRAFT_MODEL:
+        raise InvalidArgument("draft_model", f"{draft_model!r} is not what --source {source} calibrates")
+    relation = relation or SamplingRelation.BEAM
     if relation not in set(SamplingRelation):
         raise InvalidArgument("relation", f"{relation!r} is none of {', '.join(SamplingRelation)}")
     settings = load(AllSettings, **({"draft_model": draft_model} if draft_model else {}))
+    most = min(settings.max_node_budget, LARGEST)
+    if drafted and ranks * depth > most:
+        raise InvalidArgument(
+            "ranks",
+            f"{ranks} ranks x {depth} levels (--ranks, --depth) are {ranks * depth} candidates, a round has at most {most} "
+            "(DRAFTPROOF_MAX_NODE_BUDGET)",
+        )
     # Those beyond `count` are for comparing expected with measured speed-up: not the prompts that were calibrated on.
     read = read_seed_prompts(prompts, count + max(2, count // 4))
     measuring = Measuring(
@@ -101,6 +117,7 @@ def _run(
     from proposer.topology.plan import FixedTree
     from services.calibration.compare import PLAIN, Way, best_of_size, compare
     from services.calibration.drafts import Drafts
+    from services.calibration.heads import Heads, hidden_of
     from services.calibration.measure import CONTEXT, measure
     from services.calibration.passes import ROWS, load_target, measure_passes
     from services.calibration.stack import local_stack
@@ -110,7 +127,12 @@ def _run(
     checkpoint = fetch_model(settings.model, settings.models_dir)
     tokenizer = CheckpointTokenizer(checkpoint)
     encoded = [tokenizer.encode_chat(messages) for messages in read.messages]
-    drafts = Drafts(settings) if settings.draft_model and measuring.source == DRAFT_MODEL else None
+    drafts: Drafts | Heads | None = None
+    if measuring.source == DRAFT_MODEL:
+        drafts = Drafts(settings)
+    elif measuring.source == HEAD:
+        drafts = Heads(settings)
+        drafts.check_depth(measuring.depths)
     measuring = replace(measuring, drafter=drafts.digest if drafts is not None else "")
     with progress_bars() as bars:
         passes = bars.add_task("t(n)", total=16)
@@ -123,7 +145,7 @@ def _run(
         async def calibrated() -> Calibration:
             tried = FixedTree(comb(measuring.ranks, measuring.depths))
             sources = None if drafts is None else [drafts.source(relation, tried, name=measuring.source)]
-            async with local_stack(settings, sources) as stack:
+            async with local_stack(settings, sources, hidden=hidden_of(drafts)) as stack:
                 return await measure(stack, encoded[:count], curve, measuring, done=lambda: bars.advance(acceptance))
 
         calibration = asyncio.run(calibrated())
@@ -140,7 +162,7 @@ def _run(
                 drafts.source(relation, FixedTree(shape), name=way.source)
                 for way, (shape, _) in zip(ways, found, strict=True)
             ]
-            async with local_stack(settings, sources) as stack:
+            async with local_stack(settings, sources, hidden=hidden_of(drafts)) as stack:
                 results = await compare(
                     stack,
                     encoded[count:],

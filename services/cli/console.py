@@ -56,6 +56,7 @@ def summary(final: Final) -> str:
     )
     parts.extend(f"{name} failed: {reason}" for name, reason in final.certificate.failures.items())
     parts.extend(f"{name} absent: {reason}" for name, reason in final.certificate.absent.items())
+    parts.extend(f"{name} by a forced calibration" for name in final.certificate.forced_calibrations)
     return " | ".join(parts)
 
 

@@ -99,6 +99,7 @@ async def stream_out(source: Generating, request: GenerateRequest, *, stream: bo
 def as_record(chunks: list[Chunk], final: Final) -> dict[str, Any]:
     """Everything about a generation as plain JSON."""
     certificate = dataclasses.asdict(final.certificate)
+    certificate["forced_calibrations"] = dict(final.certificate.forced_calibrations)
     certificate["manifest"] = json.loads(final.certificate.manifest)
     record: dict[str, Any] = {
         "text": "".join(chunk.text for chunk in chunks),

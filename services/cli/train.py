@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from services.cli import train_models
-from services.cli.train_reports import reports_of
+from services.cli.train_reports import command_line, reports_of
 from services.settings import VerifierSettings, load
 
 app = typer.Typer(
@@ -49,6 +48,7 @@ def data(
 
       draftproof train data .cache/data --maths gsm8k_train.jsonl --prose /usr/share/doc --evaluation spec_bench.jsonl
     """
+    from contracts.errors import InvalidArgument
     from models.load import load_backend
     from proposer.training.blocks import Decoding, in_process
     from proposer.training.data import DataPlan, build
@@ -58,6 +58,10 @@ def data(
     from services.cli.console import err, fetch_model, progress_bars
     from services.text import CheckpointTokenizer
 
+    if maths_skip and not maths:
+        raise InvalidArgument("maths_skip", f"{maths_skip} questions of none: give --maths")
+    if not evaluation:
+        err.print("no --evaluation given: nothing shows that these data share no text with an evaluation set")
     settings = load(VerifierSettings)
     checkpoint = fetch_model(settings.model, settings.models_dir)
     texts = SeedTexts(
@@ -94,7 +98,7 @@ def data(
             CheckpointTokenizer(checkpoint),
             texts,
             [text for path in evaluation or () for row in _rows(path) for text in _strings(row)],
-            DataPlan(rounds=rounds, seed=seed, taps=DATA_TAPS),
+            DataPlan(rounds=rounds, seed=seed, taps=DATA_TAPS, command=command_line()),
             progress=progress,
         )
     err.print(f"{len(dataset.names())} conversations in {directory}, digest {dataset.digest}")
@@ -120,7 +124,7 @@ def head(
     seed: Annotated[int, typer.Option(help="Seed of initial weights and order.")] = 0,
     threads: Annotated[int, typer.Option(min=0, help="Threads of torch; 0: its own choice.")] = 0,
     ray: Annotated[str, typer.Option(help=RAY)] = "",
-    workers: Annotated[int, typer.Option(min=1, help="Actors on Ray that share each step.")] = 2,
+    workers: Annotated[int, typer.Option(min=0, help="With --ray: actors that share each step; 0: two.")] = 0,
 ) -> None:
     """Train a draft head for the model of the settings; write its package, figures.csv and plots.
 
@@ -128,6 +132,7 @@ def head(
     """
     import torch
 
+    from contracts.errors import InvalidArgument
     from proposer.training.dataset import Dataset
     from proposer.training.loop import Recipe
     from proposer.training.recipes import recipe_of
@@ -135,6 +140,8 @@ def head(
     from services.checkpoint_files import eos_ids, model_name
     from services.cli.console import err, fetch_model
 
+    if workers and not ray:
+        raise InvalidArgument("workers", f"{workers} actors need a cluster: give --ray")
     settings = load(VerifierSettings)
     if threads:
         torch.set_num_threads(threads)
@@ -147,7 +154,7 @@ def head(
             from services.jobs.ray_cluster import ray_cluster
             from services.jobs.train_steps import on_actors
 
-            gradients_of = on_actors(stack.enter_context(ray_cluster(ray)), chosen, workers)
+            gradients_of = on_actors(stack.enter_context(ray_cluster(ray)), chosen, workers or 2)
         last = train_head(
             HeadPlan(chosen, vocabulary, recipe, prompts=prompts, start=start),
             [Dataset(path) for path in data],
@@ -155,7 +162,7 @@ def head(
             out,
             target_name=model_name(settings.model),
             eos_ids=eos_ids(checkpoint),
-            command=" ".join(["draftproof", *sys.argv[1:]]),
+            command=command_line(),
             reports=stack.enter_context(reports_of(family, tokens)),
             gradients_of=gradients_of,
         )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from services.cli.train_reports import reports_of
+from services.cli.train_reports import command_line, reports_of
 from services.settings import VerifierSettings, load
 
 Data = Annotated[list[Path], typer.Option(help="Data sets made by `draftproof train data`.")]
@@ -52,6 +51,7 @@ def medusa2(
     from services.checkpoint_files import eos_ids, model_name
     from services.cli.console import err, fetch_model
 
+    family = recipe_of("medusa", depth=depth)
     settings = load(VerifierSettings)
     if threads:
         torch.set_num_threads(threads)
@@ -60,13 +60,13 @@ def medusa2(
     checkpoint = fetch_model(settings.model, settings.models_dir)
     with reports_of("medusa2", tokens) as reports:
         last = train_medusa2(
-            Medusa2Plan(HeadPlan(recipe_of("medusa", depth=depth), vocabulary, recipe), joint, rank),
+            Medusa2Plan(HeadPlan(family, vocabulary, recipe), joint, rank),
             [Dataset(path) for path in data],
             checkpoint,
             out,
             target_name=model_name(settings.model),
             eos_ids=eos_ids(checkpoint),
-            command=" ".join(["draftproof", *sys.argv[1:]]),
+            command=command_line(),
             reports=reports,
         )
     err.print(f"medusa2: budget {tokens}, loss {last.loss:.4f}; serve it by `draftproof train backbone`")
@@ -81,10 +81,12 @@ def backbone(
     Example: draftproof train backbone .cache/heads/medusa2 .cache/medusa2
     """
     from proposer.training.run_medusa2 import HEAD, TARGET, bind
+    from services.checkpoint_files import eos_ids
     from services.cli.console import err, fetch_model
 
     settings = load(VerifierSettings)
-    bind(package, fetch_model(settings.model, settings.models_dir), out)
+    checkpoint = fetch_model(settings.model, settings.models_dir)
+    bind(package, checkpoint, out, eos_ids=eos_ids(checkpoint))
     err.print(f"{out / TARGET} is the target (DRAFTPROOF_MODEL), {out / HEAD} its heads")
 
 
@@ -129,7 +131,7 @@ def draft(
             checkpoint,
             out,
             eos_ids=eos_ids(checkpoint),
-            command=" ".join(["draftproof", *sys.argv[1:]]),
+            command=command_line(),
             reports=reports,
         )
     err.print(f"draft of layers {layers}: budget {tokens}, loss {last.loss:.4f}, next token {last.held_out[0]:.3f}")

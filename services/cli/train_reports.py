@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -9,6 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from proposer.training.loop import Figures
     from proposer.training.prepared import Reports
+
+
+def command_line() -> str:
+    """What this process was called with, as a shell reads it."""
+    return shlex.join(["draftproof", *sys.argv[1:]])
 
 
 @contextmanager

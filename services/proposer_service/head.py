@@ -12,12 +12,13 @@ from contracts.errors import NotFound
 from contracts.topology import SamplingRelation
 from models.checkpoint import resolve, tokenizer_digest
 from models.config import read_config
-from proposer.heads.families import load_head
+from proposer.heads.families import LoadedHead, load_head
 from proposer.heads.package import MANIFEST
 from proposer.heads.shipped import shipped_head
 from proposer.heads.source import HeadSettings, HeadSource
 from proposer.hidden_store import HiddenStore
 from proposer.source import Source
+from services.checkpoint_files import eos_ids
 from services.settings import ProposerSettings
 from services.trees import tree_of
 
@@ -37,8 +38,8 @@ def head_directory(head: str) -> Path:
     return Path(head)
 
 
-def build_head(settings: ProposerSettings) -> tuple[Source, HiddenStore]:
-    """The head as a source, and the store that its host feeds.
+def load_served(settings: ProposerSettings) -> tuple[LoadedHead, HiddenStore]:
+    """The head of the settings, and the store that the host of its sources feeds.
 
     Raises NotFound where the setting names no package, and what refuses a package (another target, tokenizer, vocabulary or
     format; missing or changed tensors).
@@ -49,11 +50,17 @@ def build_head(settings: ProposerSettings) -> tuple[Source, HiddenStore]:
         directory,
         checkpoint,
         tokenizer_digest=tokenizer_digest(checkpoint),
+        eos_ids=eos_ids(checkpoint),
         kv_budget_tokens=settings.draft_kv_tokens,
         threads=settings.draft_threads or len(os.sched_getaffinity(0)),
         dtype=torch.float32 if settings.draft_dtype == "float32" else torch.bfloat16,
     )
-    store = HiddenStore(hidden_size=read_config(checkpoint).hidden_size, most_bytes=settings.head_rows_mb << 20)
+    return loaded, HiddenStore(hidden_size=read_config(checkpoint).hidden_size, most_bytes=settings.head_rows_mb << 20)
+
+
+def build_head(settings: ProposerSettings) -> tuple[Source, HiddenStore]:
+    """The head as a source, with the tree of its settings, and its store. Raises as `load_served` and `tree_of` do."""
+    loaded, store = load_served(settings)
     shape = HeadSettings(
         relation=SamplingRelation(settings.head_relation),
         tree=tree_of(settings.head_tree, nodes=settings.head_nodes),

@@ -42,7 +42,7 @@ def build_worker(settings: VerifierSettings) -> Worker:
         eos_ids=eos_ids(directory),
         max_rows=settings.max_rows,
         kv_tokens=settings.kv_tokens,
-        hardware=hardware_profile(settings.device),
+        hardware=hardware_profile(settings.device, threads),
         prefill_chunk=settings.prefill_chunk,
         share_prefixes=settings.prefix_sharing,
         cache_tokens=settings.prefix_cache_tokens,

@@ -30,7 +30,7 @@ def tiny_head(directory: Path, checkpoint: Path, family: str = "eagle3", *, seed
         depth=0 if family == "eagle3" else 3,
         projection="shared",
         taps=TAPS[family],
-        shape={"blocks": 1, "inner": 40},
+        shape={"inner": 40} if family == "eagle3" else {"blocks": 1},
         target="tiny",
         target_digest=digest(checkpoint),
         tokenizer_digest=tokenizer_digest(checkpoint),

@@ -124,3 +124,10 @@ def test_another_verifier_drafter_or_relation_is_refused_unless_forced() -> None
     forced = replace(use, forced=True)
     forced.check(TARGET, GREEDY, "membership")
     forced.check_source("e" * 64, "independent")
+
+
+def test_a_calibration_that_names_no_drafter_holds_for_none_unless_forced() -> None:
+    use = CalibrationUse(calibration(drafter=""))
+    with pytest.raises(FailedPrecondition, match="unnamed drafter"):
+        use.check_source("d" * 64, "beam")
+    replace(use, forced=True).check_source("d" * 64, "beam")

@@ -1,5 +1,7 @@
 """The trace and the metrics of a Generate."""
 
+from dataclasses import replace
+
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -97,6 +99,22 @@ async def test_figures_and_hashes_are_attributes(bench):
     assert first.attributes[names.ROUND_HASH] == chunks[0].round.round_hash
     assert first.attributes[f"{names.LEDGER_PREFIX}.verify_us"] == 4.0
     assert first.attributes[names.COMMITTED] == len(chunks[0].token_ids)
+
+
+@pytest.mark.parametrize(("label", "forced"), [("forced-calibration:abc", True), ("calibration:abc", False)])
+async def test_a_forced_calibration_is_named_beside_the_ledger_and_one_that_holds_is_not(
+    bench, monkeypatch, label, forced
+):
+    described = bench.proposer.describe
+
+    async def calibrated():
+        return [replace(one, version=f"1+{label}") for one in await described()]
+
+    monkeypatch.setattr(bench.proposer, "describe", calibrated)
+    _, final = await collect(bench.orchestrator.generate(REQUEST))
+    (root,) = bench.named(names.SPAN_GENERATE)
+    assert final.certificate.forced_calibrations == ({"oracle": "abc"} if forced else {})
+    assert root.attributes.get(names.FORCED_CALIBRATIONS) == (("oracle:abc",) if forced else None)
 
 
 async def test_the_trace_joins_the_callers(bench):

@@ -83,7 +83,9 @@ def made_for(source: DraftModel, policy: SamplingPolicy) -> TargetIdentity:
 
 def test_a_calibrated_plan_serves_the_sessions_it_holds_for_and_says_so_in_the_manifest(backend: Backend) -> None:
     greedy = SamplingPolicy(temperature=0.0)
-    use = CalibrationUse(calibration(target=made_for(DraftModel(backend), greedy)))
+    use = CalibrationUse(
+        calibration(target=made_for(DraftModel(backend), greedy), drafter=backend.info.checkpoint_digest)
+    )
     source = DraftModel(backend, DraftModelSettings(SamplingRelation.BEAM, plan_of(use)))
     rounds = opened(source, greedy)
     proposal = asked(source, rounds.request("draft_model", PROMPT))
@@ -94,7 +96,7 @@ def test_a_calibrated_plan_serves_the_sessions_it_holds_for_and_says_so_in_the_m
 def test_a_calibrated_plan_refuses_other_sessions_unless_forced(backend: Backend) -> None:
     greedy = SamplingPolicy(temperature=0.0)
     target = made_for(DraftModel(backend), greedy)
-    elsewhere = calibration(target=replace(target, hardware="another"))
+    elsewhere = calibration(target=replace(target, hardware="another"), drafter=backend.info.checkpoint_digest)
     source = DraftModel(backend, DraftModelSettings(SamplingRelation.BEAM, plan_of(CalibrationUse(elsewhere))))
     with pytest.raises(FailedPrecondition, match=r"calibration\.target\.hardware"):
         source.propose(opened(source, greedy).request("draft_model", PROMPT))

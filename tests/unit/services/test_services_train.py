@@ -46,7 +46,7 @@ def test_a_head_is_trained_and_gone_on_with(target: Path, tmp_path: Path) -> Non
     run(tmp_path, "head", "eagle3", str(second), *shape, "--start", str(first), "--prompts", "--noise", "0.1")
     assert read_manifest(second).training["started_from"] == read_manifest(first).weights_sha256
     assert read_manifest(second).training["command"] == "draftproof train head"
-    load_head(second, target, tokenizer_digest=tokenizer_digest(target))
+    load_head(second, target, tokenizer_digest=tokenizer_digest(target), eos_ids=(1,))
     assert {path.name for path in second.iterdir()} >= {"figures.csv", "loss.svg", "accuracy.svg"}
 
 
@@ -56,7 +56,7 @@ def test_medusa_2_becomes_a_target_with_its_heads(target: Path, tmp_path: Path) 
     done = CliRunner().invoke(app, ["backbone", str(tmp_path / "medusa2"), str(tmp_path / "bound")])
     assert done.exception is None
     bound = tmp_path / "bound" / "target"
-    load_head(tmp_path / "bound" / "head", bound, tokenizer_digest=tokenizer_digest(bound))
+    load_head(tmp_path / "bound" / "head", bound, tokenizer_digest=tokenizer_digest(bound), eos_ids=(1,))
 
 
 def test_a_draft_keeps_the_layers_asked_for(target: Path, tmp_path: Path) -> None:
@@ -65,3 +65,22 @@ def test_a_draft_keeps_the_layers_asked_for(target: Path, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "draft" / "training.json").read_text())["layers"] == [0, 2]
     with pytest.raises(InvalidArgument, match="layers"):
         run(tmp_path, "draft", str(tmp_path / "other"), "--layers", "first")
+
+
+def test_options_that_nothing_would_read_are_refused_by_name(tmp_path: Path) -> None:
+    out = str(tmp_path / "head")
+    for words, field in (
+        (("head", "medusa", out, "--inner", "16"), "inner"),
+        (("head", "eagle", out, "--taps", "layer:0,final_norm"), "taps"),
+        (("head", "hydra", out, "--noise", "0.1"), "noise"),
+        (("head", "clover", out, "--depth", "40"), "depth"),
+        (("head", "eagle3", out, "--workers", "3"), "workers"),
+        (("medusa2", out, "--depth", "17"), "depth"),
+    ):
+        with pytest.raises(InvalidArgument) as refusal:
+            run(tmp_path, *words)
+        assert refusal.value.field == field
+    done = CliRunner().invoke(app, ["data", str(tmp_path / "more"), "--maths-skip", "3"])
+    assert isinstance(done.exception, InvalidArgument)
+    assert done.exception.field == "maths_skip"
+    assert not (tmp_path / "head").exists()

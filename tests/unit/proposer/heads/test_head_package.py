@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from safetensors.torch import load_file, save_file
 
 from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument
 from proposer.heads import package
-from proposer.heads.families import tensor_shapes
+from proposer.heads.families import package_shapes, tensor_shapes
 from proposer.heads.vocabulary import DraftVocabulary
-from tests.unit.proposer.heads.tiny_heads import EOS, FAMILIES, VOCAB, VOCABULARY, manifest_of, network
+from tests.unit.proposer.heads.tiny_heads import CONFIG, EOS, FAMILIES, VOCAB, VOCABULARY, frozen, manifest_of, network
 
-DIGESTS = {"target_digest": "t" * 64, "tokenizer_digest": "k" * 64}
+DIGESTS: dict[str, Any] = {"target_digest": "t" * 64, "tokenizer_digest": "k" * 64, "eos_ids": (EOS,)}
 
 
 def saved(directory: Path, family: str = "eagle") -> dict[str, tuple[int, ...]]:
@@ -81,11 +82,13 @@ def test_own_and_shared_projections_are_two_formats(tmp_path: Path) -> None:
         package.load(tmp_path, own, **DIGESTS)
 
 
-@pytest.mark.parametrize("name", ["target_digest", "tokenizer_digest"])
-def test_another_base_or_tokenizer_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "other"), [("target_digest", "x" * 64), ("tokenizer_digest", "x" * 64), ("eos_ids", (EOS, 3))]
+)
+def test_another_base_tokenizer_or_end_of_sequence_is_refused(tmp_path: Path, name: str, other: object) -> None:
     shapes = saved(tmp_path)
     with pytest.raises(FailedPrecondition) as refusal:
-        package.load(tmp_path, shapes, **(DIGESTS | {name: "x" * 64}))
+        package.load(tmp_path, shapes, **(DIGESTS | {name: other}))
     assert refusal.value.field == f"head.{name}"
 
 
@@ -133,26 +136,56 @@ def test_manifests_are_strict(tmp_path: Path) -> None:
     (tmp_path / package.MANIFEST).write_text(json.dumps(raw))
     with pytest.raises(InvalidArgument, match="taps"):
         package.read_manifest(tmp_path)
+    for content in ("[]", "null", '"eagle"', "{", "\udc80"):
+        (tmp_path / package.MANIFEST).write_bytes(content.encode(errors="surrogateescape"))
+        with pytest.raises(InvalidArgument, match=r"manifest\.json"):
+            package.read_manifest(tmp_path)
     (tmp_path / package.MANIFEST).unlink()
     with pytest.raises(InvalidArgument, match=r"manifest\.json"):
         package.read_manifest(tmp_path)
-    for field, value in (("format", 2), ("family", "oracle"), ("projection", "none")):
-        with pytest.raises(InvalidArgument, match=field):
-            replace(manifest_of("eagle"), **{field: value})
+
+
+def medusa2(directory: Path, *, rank_in_shape: bool = True) -> tuple[Mapping[str, tuple[int, ...]], dict[str, Any]]:
+    """Saves a Medusa-2 package of rank 2; what it holds, and its tensors."""
+    shape, training = ({"blocks": 1, "rank": 2}, {}) if rank_in_shape else ({"blocks": 1}, {"rank": 2})
+    manifest = manifest_of("medusa2", shape=shape, training=training)
+    shapes = package_shapes(manifest, frozen())
+    adapter = {name: torch.ones(*size) for name, size in shapes.items() if name.startswith(package.ADAPTER)}
+    tensors = dict(network("medusa").named_parameters()) | adapter
+    package.save(directory, manifest, tensors, VOCABULARY)
+    return shapes, tensors
 
 
 def test_a_medusa_2_head_without_its_backbone_is_refused(tmp_path: Path) -> None:
-    made = network("medusa")
-    manifest = replace(manifest_of("medusa"), family="medusa2")
-    tensors = dict(made.named_parameters())
+    shapes, tensors = medusa2(tmp_path)
+    adapter = {name for name in shapes if name.startswith(package.ADAPTER)}
+    assert len(adapter) == 2 * 2 * CONFIG.num_layers
+    assert set(package.load(tmp_path, shapes, **DIGESTS).adapter) == adapter
+    alone = {name: value for name, value in tensors.items() if name not in adapter}
     with pytest.raises(InvalidArgument, match="adapter"):
-        package.save(tmp_path, manifest, tensors, VOCABULARY)
-    package.save(tmp_path, manifest, tensors | {"adapter.layer.0.down": torch.ones(2, 2)}, VOCABULARY)
-    loaded = package.load(tmp_path, tensor_shapes(made), **DIGESTS)
-    assert set(loaded.adapter) == {"adapter.layer.0.down"}
-    tampered(tmp_path, lambda tensors: tensors.pop("adapter.layer.0.down"))
+        package.save(tmp_path, manifest_of("medusa2"), alone, VOCABULARY)
+    tampered(tmp_path, lambda stored: [stored.pop(name) for name in adapter])
     with pytest.raises(InvalidArgument, match="adapter"):
-        package.load(tmp_path, tensor_shapes(made), **DIGESTS)
+        package.load(tmp_path, shapes, **DIGESTS)
+
+
+def test_an_adapters_tensors_are_read_as_strictly_as_a_heads(tmp_path: Path) -> None:
+    for change, message in (
+        (lambda stored: stored.pop("adapter.b.1.out"), r"lacks adapter\.b\.1\.out"),
+        (lambda stored: stored.update({"adapter.a.9.qkv": torch.ones(2, 32)}), r"adapter\.a\.9\.qkv"),
+        (lambda stored: stored.update({"adapter.a.0.qkv": torch.ones(3, 32)}), r"adapter\.a\.0\.qkv"),
+    ):
+        shapes, _ = medusa2(tmp_path)
+        tampered(tmp_path, change)
+        with pytest.raises(InvalidArgument, match=message):
+            package.load(tmp_path, shapes, **DIGESTS)
+
+
+def test_medusa_2_packages_without_a_rank_in_their_shape_have_it_in_their_training(tmp_path: Path) -> None:
+    assert medusa2(tmp_path, rank_in_shape=False)[0] == medusa2(tmp_path)[0]
+    without = manifest_of("medusa2")
+    with pytest.raises(InvalidArgument, match="rank"):
+        package_shapes(without, frozen())
 
 
 def test_an_adapter_does_not_belong_to_a_head_over_the_unchanged_base(tmp_path: Path) -> None:

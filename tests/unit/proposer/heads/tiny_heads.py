@@ -35,6 +35,15 @@ VOCABULARY = DraftVocabulary(
     np.array([0, 1, 3, 4, 7, 9, 11, 20, 21, 30, 33, 41, 49]), target_size=VOCAB, eos_ids=(EOS,)
 )
 TAPS = {"eagle3": ("layer:0", "layer:1", "final_norm")}
+SHAPES: dict[str, dict[str, int]] = {
+    "medusa": {"blocks": 1},
+    "medusa2": {"blocks": 1},
+    "hydra": {"blocks": 1, "prefix": 0},
+    "hydra++": {"blocks": 2, "prefix": 1, "inner": 40},
+    "clover": {"prefix": 1, "inner": 40},
+    "eagle": {"inner": 40},
+    "eagle3": {"inner": 40},
+}
 FAMILIES = ("medusa", "medusa-own", "hydra", "hydra++", "clover", "eagle", "eagle3")
 
 
@@ -53,7 +62,7 @@ def manifest_of(family: str, **changes: object) -> HeadManifest:
         depth=0 if recurrent else 3,
         projection="own" if family.endswith("-own") else "shared",
         taps=TAPS.get(name, ("final_norm",)),
-        shape={"blocks": 2 if name == "hydra++" else 1, "prefix": int(name in ("hydra++", "clover")), "inner": 40},
+        shape=SHAPES[name],
         target="tiny",
         target_digest="t" * 64,
         tokenizer_digest="k" * 64,

@@ -23,8 +23,9 @@ from proposer.training.loop import Figures, Recipe, Trainer, evaluate
 from proposer.training.lora import LoraBackbone, merged
 from proposer.training.medusa2 import Medusa2Network, Medusa2Objective, Medusa2Recipe
 from proposer.training.recipes import recipe_of
+from proposer.training.run_state import RunState
 from proposer.training.warm_start import warm_start
-from tests.unit.proposer.heads.tiny_heads import CONFIG, FAMILIES, HIDDEN, VOCAB, VOCABULARY, frozen, network
+from tests.unit.proposer.heads.tiny_heads import CONFIG, HIDDEN, VOCAB, VOCABULARY, frozen, network
 from tests.unit.proposer.training.tiny_corpus import batch, conversations, examples
 
 RECIPES = ("medusa", "medusa-own", "hydra", "hydra++", "clover", "eagle", "eagle3")
@@ -194,7 +195,13 @@ def test_feature_loss_belongs_to_eagle_alone() -> None:
 def trained(state: Path | None, budget: int, seen: list[Figures]) -> dict[str, torch.Tensor]:
     made, recipe = network("eagle"), recipe_of("eagle", depth=2)
     run = Recipe(token_budget=budget, batch_tokens=16, report_every=2)
-    trainer = Trainer(made, partial(recipe.scores, made), VOCABULARY, run, state_path=state)
+    trainer = Trainer(
+        made,
+        partial(recipe.scores, made),
+        VOCABULARY,
+        run,
+        state=state and RunState(state.parent, {"run": "test"}, VOCABULARY),
+    )
 
     def report(figures: Figures, total: int) -> None:
         seen.append(figures)
@@ -305,14 +312,6 @@ def test_the_adapter_merges_into_the_backbone_it_was_trained_as() -> None:
     incomplete = dict(list(adapter.items())[1:])
     with pytest.raises(InvalidArgument, match="cover"):
         merged(target_weights(), incomplete)
-
-
-def test_recipes_are_known_by_name() -> None:
-    with pytest.raises(InvalidArgument, match="none of"):
-        recipe_of("oracle")
-    assert recipe_of("medusa-own").projection == "own"
-    assert recipe_of("eagle3", taps=("layer:0", "final_norm")).taps == ("layer:0", "final_norm")
-    assert all(recipe_of(name).family in FAMILIES for name in RECIPES)
 
 
 def test_plots_and_tables_hold_every_row(tmp_path: Path) -> None:

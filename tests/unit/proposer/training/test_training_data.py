@@ -27,6 +27,7 @@ from proposer.training.seed_prompts import (
     read_passages,
     second_stage,
 )
+from proposer.training.shard_contents import CONTENTS
 from tests.helpers.tiny_models import tiny_checkpoint
 
 EOS = (1,)
@@ -170,6 +171,7 @@ def test_data_sets_of_the_first_format_are_still_read(tmp_path: Path) -> None:
     with safe_open(path, framework="np") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     save_file(tensors, path, {"names": '["a", "b"]', "kinds": '["qa", "maths"]'})
+    (tmp_path / CONTENTS).unlink()
     assert [(one.name, one.kind) for one in dataset.conversations()] == [("a", "qa"), ("b", "maths")]
     assert dataset.names() == {"a", "b"}
 
@@ -184,6 +186,7 @@ def test_shards_that_do_not_add_up_and_absent_taps_are_errors(tmp_path: Path) ->
     with safe_open(path, framework="np") as file:
         tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
     save_file(tensors | {"tokens": tensors["tokens"][:-1]}, path, metadata)
+    (tmp_path / CONTENTS).unlink()
     with pytest.raises(DataLoss, match="add up"):
         list(dataset.conversations())
 
@@ -215,6 +218,8 @@ def test_the_guard_counts_exact_and_shared_texts() -> None:
     assert not guard.admits("Tell me: what is the capital of France today?")
     assert not guard.admits("short one.")
     assert guard.admits("what is the capital")
+    same, other = Guard(["short ONE!", "what is the capital of france and who founded it first"]), Guard(["one", "two"])
+    assert guard.digest == same.digest != other.digest
     report = guard.report()
     assert (report.evaluated, report.exact, report.shared) == (2, 2, 1)
 
@@ -235,6 +240,7 @@ def test_overlapping_seed_prompts_are_left_out_of_the_data(checkpoint: Path, tmp
     assert "maths/0" not in dataset.names()
     assert "maths/1" in dataset.names()
     assert dataset.identity["disjoint"]["exact"] + dataset.identity["disjoint"]["shared"] == 1
+    assert dataset.identity["evaluation"] == Guard([leaked]).digest
 
 
 def test_passages_and_functions_come_from_files(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from proposer.training.loop import Figures, Recipe
 from proposer.training.lora import LoraBackbone
 from proposer.training.medusa2 import Medusa2Recipe
 from proposer.training.prepared import Corpus, Target
-from proposer.training.recipes import recipe_of
+from proposer.training.recipes import FamilyRecipe, recipe_of
 from proposer.training.run import HeadPlan, train_head
 from proposer.training.run_draft import DraftPlan, train_draft
 from proposer.training.run_medusa2 import Medusa2Plan, bind, train_medusa2
@@ -102,13 +102,41 @@ def test_a_head_goes_on_from_a_package_and_keeps_its_vocabulary(data, target: Pa
     eagle3(target, data, tmp_path / "second", start=tmp_path / "first", recipe=still, prompts=True)
     after = read_manifest(tmp_path / "second")
     assert after.training["started_from"] == before.weights_sha256
-    assert (before.training["before"], after.training["before"]) == ([], [before.training["command"]])
+    assert before.training["before"] == []
+    assert [one["weights_sha256"] for one in after.training["before"]] == [before.weights_sha256]
     assert after.training["data"] == [one.digest for one in data]
     assert after.vocabulary_sha256 == before.vocabulary_sha256
     # Nothing was learnt at rate zero, so what was there before is all there is.
     assert after.weights_sha256 == before.weights_sha256
-    with pytest.raises(InvalidArgument, match=r"head\.tensors"):
-        eagle3(target, data, tmp_path / "third", start=tmp_path / "first", family=recipe_of("medusa"))
+
+
+MEDUSA, EAGLE3 = (
+    recipe_of("medusa", depth=1),
+    recipe_of("eagle3", depth=2, inner=16, taps=("layer:0", "final_norm")),
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "made", "asked"),
+    [
+        ("family", EAGLE3, recipe_of("eagle", depth=2, inner=16)),
+        ("taps", EAGLE3, replace(EAGLE3, taps=("final_norm", "layer:0"))),
+        ("taps", EAGLE3, replace(EAGLE3, taps=("layer:1", "final_norm"))),
+        ("shape", EAGLE3, replace(EAGLE3, shape={"inner": 24})),
+        ("projection", MEDUSA, recipe_of("medusa-own", depth=1)),
+        ("depth", MEDUSA, recipe_of("medusa", depth=2)),
+    ],
+)
+def test_a_head_does_not_go_on_from_a_package_of_another_kind(
+    data, target: Path, tmp_path: Path, field: str, made: FamilyRecipe, asked: FamilyRecipe
+) -> None:
+    """Tensors of the same shapes mean something else where the taps are in another order."""
+    quick = replace(RECIPE, token_budget=1)
+    eagle3(target, data[:1], tmp_path / "first", family=made, recipe=quick)
+    with pytest.raises(InvalidArgument) as refusal:
+        eagle3(target, data[:1], tmp_path / "second", family=asked, recipe=quick, start=tmp_path / "first")
+    assert refusal.value.field == field
+    assert not (tmp_path / "second" / package.MANIFEST).exists()
 
 
 def test_a_head_goes_on_with_a_larger_vocabulary_and_never_with_a_smaller_one(
@@ -118,7 +146,8 @@ def test_a_head_goes_on_with_a_larger_vocabulary_and_never_with_a_smaller_one(
     still = replace(RECIPE, learning_rate=0.0)
     eagle3(target, data, tmp_path / "second", start=tmp_path / "first", recipe=still)
     first, second = (
-        load_head(tmp_path / name, target, tokenizer_digest=tokenizer_digest(target)) for name in ("first", "second")
+        load_head(tmp_path / name, target, tokenizer_digest=tokenizer_digest(target), eos_ids=EOS)
+        for name in ("first", "second")
     )
     assert len(second.head.vocabulary) == 40
     assert set(first.head.vocabulary.ids.tolist()) < set(second.head.vocabulary.ids.tolist())
@@ -200,16 +229,17 @@ def test_a_medusa_2_package_carries_its_adapter_and_is_no_head_of_the_base(medus
     assert manifest.family == "medusa2"
     assert manifest.training["rank"] == 2
     with pytest.raises(FailedPrecondition, match=r"head\.adapter"):
-        load_head(medusa2, target, tokenizer_digest=tokenizer_digest(target))
+        load_head(medusa2, target, tokenizer_digest=tokenizer_digest(target), eos_ids=EOS)
 
 
 def test_a_medusa_2_head_without_its_adapter_is_refused(medusa2: Path, target: Path, tmp_path: Path) -> None:
-    bind(medusa2, target, tmp_path)
+    bind(medusa2, target, tmp_path, eos_ids=EOS)
     heads = package.load(
         tmp_path / "head",
         {f"heads.{index}.{name}": shape for index in range(2) for name, shape in SHAPES.items()},
         target_digest=digest(tmp_path / "target"),
         tokenizer_digest=tokenizer_digest(target),
+        eos_ids=EOS,
     )
     alone = replace(heads.manifest, family="medusa2")
     with pytest.raises(InvalidArgument, match=r"head\.adapter"):
@@ -222,13 +252,13 @@ SHAPES = {"weight": (1, 32, 32), "bias": (1, 32)}
 def test_a_bound_medusa_2_target_is_the_trained_backbone_and_loads_its_heads(
     medusa2: Path, target: Path, tmp_path: Path
 ) -> None:
-    bind(medusa2, target, tmp_path)
+    bind(medusa2, target, tmp_path, eos_ids=EOS)
     bound = tmp_path / "target"
-    loaded = load_head(tmp_path / "head", bound, tokenizer_digest=tokenizer_digest(bound))
+    loaded = load_head(tmp_path / "head", bound, tokenizer_digest=tokenizer_digest(bound), eos_ids=EOS)
     assert loaded.manifest.family == "medusa"
     with pytest.raises(FailedPrecondition, match="target_digest"):
-        load_head(tmp_path / "head", target, tokenizer_digest=tokenizer_digest(target))
+        load_head(tmp_path / "head", target, tokenizer_digest=tokenizer_digest(target), eos_ids=EOS)
     tokens = np.array([3, 5, 8, 13, 21])
     assert not torch.equal(logits(bound, tokens), logits(target, tokens))
     with pytest.raises(InvalidArgument, match=r"head\.family"):
-        bind(tmp_path / "head", bound, tmp_path / "again")
+        bind(tmp_path / "head", bound, tmp_path / "again", eos_ids=EOS)

@@ -82,7 +82,7 @@ async def test_a_measured_calibration_serves_the_stack_it_was_measured_on_and_th
 ) -> None:
     drafts = Drafts(settings)
     async with local_stack(settings, [drafts.source(SamplingRelation.BEAM, FixedTree(comb(2, 2)))]) as stack:
-        made = await measure(stack, PROMPTS[:1], CURVE, Measuring("draft_model", 2, 2, GREEDY))
+        made = await measure(stack, PROMPTS[:1], CURVE, Measuring("draft_model", 2, 2, GREEDY, drafter=drafts.digest))
     calibrated = drafts.source(SamplingRelation.BEAM, plan_of(CalibrationUse(made)))
     async with local_stack(settings, [calibrated]) as stack:
         greedy = await stack.generate(PROMPTS[0], GREEDY, ("draft_model",))
