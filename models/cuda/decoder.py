@@ -31,9 +31,9 @@ class CudaDecoder:
     """Backend for one GPU, in bf16 or fp32; on a CPU it runs the same pass uncaptured, with the reference kernels.
 
     weights: on the device already. kernels: None chooses Triton on a GPU that has it, torch elsewhere. capture: whether
-    passes of up to 256 rows are recorded and replayed; ignored on a CPU. results: where logits and hidden rows come back, "host" by
-    one pinned copy (the pass is over then) or "device". fixed_rows: strict mode, every pass runs as passes of exactly so
-    many rows, padded or cut, so that all its matrix products have one shape; see models.cuda.invariance.
+    passes of up to 256 rows are recorded and replayed; ignored on a CPU. results: where logits and hidden rows come back,
+    "host" by pinned copies (the pass is over then) or "device". fixed_rows: strict mode, every pass runs as passes of
+    exactly so many rows, padded or cut, so that all its matrix products have one shape; see models.cuda.invariance.
 
     Not bound to a stream: a caller that changes its stream between calls must order them.
     """

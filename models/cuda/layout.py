@@ -32,9 +32,9 @@ class Layout:
     """All sizes of a pass, each padded: the key under which its graph is kept.
 
     rows: of the pass. tables: sessions. splits: of SPLIT_ROWS positions, as many as the longest context has. depth: room for
-    a row's own ancestors, itself included. tiles: groups of rows that read a prefix together. wanted: rows with logits. taps:
-    layers whose output is wanted, ascending. normed: the final norm's output is wanted. given: some rows come as vectors
-    instead of tokens.
+    a row's own ancestors, itself included. tiles: groups of rows that read a prefix together. wanted: rows with logits.
+    taps: layers whose output is wanted, ascending. normed: the final norm's output is wanted. given: some rows come as
+    vectors instead of tokens.
     """
 
     rows: int

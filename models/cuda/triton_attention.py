@@ -1,25 +1,27 @@
 """Attention over paths in paged memory: flash decoding (Dao et al. 2023) by splits at fixed positions, then their merge.
 
 A program multiplies one tile of query lines, rows by the heads of one key-value head, with one split of SPLIT_ROWS
-positions. It runs twice over a pass: over the splits wholly inside a prefix, for tiles of several rows of a session, which so
-read those keys once; and over what is left of each row's path, its ancestors among the staged rows included, a row a tile.
-Both are one compiled kernel over tiles of one shape, every line of a tile is computed by itself, and splits begin at multiples of
-SPLIT_ROWS: so what a row sums, and in which order, follows from its positions alone, not from what is committed and what
-staged, nor from its neighbours.
+positions. It runs twice over a pass: over the splits wholly inside a prefix, for tiles of several rows of a session, which
+so read those keys once; and over what is left of each row's path, its ancestors among the staged rows included, one row a
+tile.
+Both are one compiled kernel over tiles of one shape, every line of a tile is computed by itself, and splits begin at
+multiples of SPLIT_ROWS: so what a row sums, and in which order, follows from its positions alone, not from what is committed
+and what staged, nor from its neighbours.
 
 Keys and values that a tile does not see are never loaded, so nothing that lies in them can leak.
 """
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
+
+from models.cuda.triton_jit import kernel
 
 # Beyond any position: where no window bounds what is seen, and in place of lines without a row.
 FAR: int = 1 << 30
 
 
-@triton.jit(do_not_specialize=["tail", "window", "table_width", "path_width", "splits"])
+@kernel(varying=("tail", "window", "table_width", "path_width", "splits"))
 def attend_split(  # type: ignore[no-untyped-def]
     query,
     keys,
@@ -107,7 +109,7 @@ def attend_split(  # type: ignore[no-untyped-def]
         tl.store(stats + slot * 2 + 1, total, mask=used)
 
 
-@triton.jit(do_not_specialize=["window", "splits"])
+@kernel(varying=("window", "splits"))
 def merge_splits(  # type: ignore[no-untyped-def]
     sums,
     stats,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
+from models.cuda.triton_jit import kernel
 
-@triton.jit
+
+@kernel()
 def add_norm_row(  # type: ignore[no-untyped-def]
     x, delta, weight, summed, normed, eps, HIDDEN: tl.constexpr, PADDED: tl.constexpr, ADD: tl.constexpr
 ):
@@ -25,7 +26,7 @@ def add_norm_row(  # type: ignore[no-untyped-def]
     tl.store(normed + row * HIDDEN + column, gain * scaled, mask=inside)
 
 
-@triton.jit
+@kernel()
 def rotate_and_store_head(  # type: ignore[no-untyped-def]
     qkv,
     q_norm,
@@ -75,7 +76,7 @@ def rotate_and_store_head(  # type: ignore[no-untyped-def]
         tl.store(place + half, (right * c + left * s).to(first.dtype), mask=inside)
 
 
-@triton.jit
+@kernel()
 def gate_row(gate_up, out, INNER: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """BLOCK columns of one row of PassKernels.gate a program."""
     row = tl.program_id(0).to(tl.int64)
