@@ -8,12 +8,17 @@ from pathlib import Path
 
 import torch
 
+from models.cuda.device import require_device
+
 _CPU_FACTS = Path("/proc/cpuinfo")
 
 
 def hardware_profile(device: str = "cpu") -> str:
-    """Processor name and count, such as "x86_64 AMD EPYC 9R14 x2" or "NVIDIA H200"; equal on equal machines."""
-    if device.startswith("cuda"):
+    """Processor name and count, such as "x86_64 AMD EPYC 9R14 x2" or "NVIDIA H200"; equal on equal machines.
+
+    Raises InvalidArgument for what is no device, FailedPrecondition for a GPU that is not here.
+    """
+    if require_device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     name = ""
     if _CPU_FACTS.is_file():

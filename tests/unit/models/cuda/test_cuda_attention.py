@@ -41,18 +41,24 @@ def kernels(request: pytest.FixtureRequest) -> PassKernels:
     return TritonKernels()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("window", [None, 1, 5, 200, 300])
 @pytest.mark.parametrize(("case", "shape"), list(zip(range(4), SHAPES, strict=True)), ids=str)
 def test_a_row_sees_its_path_within_the_window_and_no_poison(
     kernels: PassKernels, case: int, shape: tuple[int, int, int], window: int | None, dtype: torch.dtype
 ) -> None:
     heads, kv_heads, width = shape
+    if dtype == torch.bfloat16 and DEVICE == "cpu" and not isinstance(kernels, TorchKernels):
+        pytest.skip("Triton's interpreter multiplies the bits of bf16 as integers")
     made = random_case(case, SESSIONS[case], heads=heads, kv_heads=kv_heads, width=width, dtype=dtype)
     there = made.to(DEVICE)
     got = kernels.attend(there.query, there.keys, there.values, there.view, window).double().cpu()
     assert torch.isfinite(got).all()
-    assert (got - expected(made, window)).abs().max() < (1e-5 if dtype == torch.float32 else 2e-2)
+    assert (got - expected(made, window)).abs().max() < {
+        torch.float32: 1e-5,
+        torch.float16: 4e-3,
+        torch.bfloat16: 2e-2,
+    }[dtype]
     assert not got[len(made.seen) :].any(), "padding rows must be zero"
 
 
