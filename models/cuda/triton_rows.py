@@ -8,6 +8,12 @@ from models.cuda.triton_jit import kernel
 
 
 @kernel()
+def product(left, right):  # type: ignore[no-untyped-def]
+    """left * right, rounded once to their dtype: exact before that, as bf16 products are in float32."""
+    return (left.to(tl.float32) * right.to(tl.float32)).to(left.dtype)
+
+
+@kernel()
 def add_norm_row(  # type: ignore[no-untyped-def]
     x, delta, weight, summed, normed, eps, HIDDEN: tl.constexpr, PADDED: tl.constexpr, ADD: tl.constexpr
 ):
@@ -23,7 +29,7 @@ def add_norm_row(  # type: ignore[no-untyped-def]
     wide = value.to(tl.float32)
     scaled = (wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / HIDDEN + eps)).to(value.dtype)
     gain = tl.load(weight + column, mask=inside, other=0.0)
-    tl.store(normed + row * HIDDEN + column, gain * scaled, mask=inside)
+    tl.store(normed + row * HIDDEN + column, product(gain, scaled), mask=inside)
 
 
 @kernel()
@@ -65,8 +71,8 @@ def rotate_and_store_head(  # type: ignore[no-untyped-def]
             if head >= HEADS:
                 gain = k_norm + column
             low, high = tl.load(gain, mask=inside, other=0.0), tl.load(gain + half, mask=inside, other=0.0)
-            left = (low * (left * scale).to(first.dtype)).to(tl.float32)
-            right = (high * (right * scale).to(first.dtype)).to(tl.float32)
+            left = product(low, (left * scale).to(first.dtype)).to(tl.float32)
+            right = product(high, (right * scale).to(first.dtype)).to(tl.float32)
         angle = tl.load(positions + row).to(tl.int64) * half + column
         c, s = tl.load(cos + angle, mask=inside, other=0.0), tl.load(sin + angle, mask=inside, other=0.0)
         place = query + (row * HEADS + head) * WIDTH + column

@@ -93,15 +93,17 @@ def test_a_row_has_the_same_bits_whether_its_ancestors_are_committed_or_staged(k
 
 
 def both(call: Callable[[PassKernels], torch.Tensor | tuple[torch.Tensor, ...]], kernels: PassKernels) -> list[float]:
+    """Largest differences between the two over the largest values. Triton's interpreter cuts bf16 off where a GPU rounds."""
     results = []
     for one in (kernels, TorchKernels()):
         made = call(one)
         results.append(made if isinstance(made, tuple) else (made,))
-    return [float((a.float() - b.float()).abs().max()) for a, b in zip(*results, strict=True)]
+    assert all(torch.isfinite(part).all() for parts in results for part in parts)
+    return [float((a.float() - b.float()).abs().max() / b.float().abs().max()) for a, b in zip(*results, strict=True)]
 
 
 @pytest.mark.skipif(bool(NO_TRITON), reason=NO_TRITON or "-")
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.bfloat16, 4e-2)], ids=str)
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)], ids=str)
 @pytest.mark.parametrize("norms", [True, False])
 def test_the_row_kernels_compute_what_torch_computes(dtype: torch.dtype, limit: float, norms: bool) -> None:
     from models.cuda.triton_kernels import TritonKernels
