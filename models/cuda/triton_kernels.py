@@ -9,6 +9,8 @@ from models.cuda.kernels import PAGE_ROWS, SPLIT_ROWS, View, tile_lines
 from models.cuda.triton_attention import FAR, attend_split, merge_splits
 from models.cuda.triton_rows import add_norm_row, gate_row, rotate_and_store_head
 
+# Said aloud, because its default differs between versions of Triton, which warn of that.
+OPTIONS = {"enable_fp_fusion": True}
 # Positions multiplied at a time.
 _BLOCK = 64
 _GATE_BLOCK = 1024
@@ -33,6 +35,7 @@ class TritonKernels:
             HIDDEN=hidden,
             PADDED=_padded(hidden),
             ADD=delta is not None,
+            **OPTIONS,
         )
         return summed, normed
 
@@ -69,6 +72,7 @@ class TritonKernels:
             WIDTH=width,
             HALF=_padded(width // 2),
             NORM=norms is not None,
+            **OPTIONS,
         )
         return query
 
@@ -109,6 +113,7 @@ class TritonKernels:
                 BLOCK=_BLOCK,
                 PAGE=PAGE_ROWS,
                 NOWHERE=FAR,
+                **OPTIONS,
             )
         out = query.new_empty((rows, heads * width))
         merge_splits[(rows, heads)](
@@ -122,13 +127,14 @@ class TritonKernels:
             WIDTH=width,
             PADDED=_padded(width),
             SPLIT=SPLIT_ROWS,
+            **OPTIONS,
         )
         return out
 
     def gate(self, gate_up: Tensor) -> Tensor:
         rows, inner = len(gate_up), gate_up.shape[1] // 2
         out = gate_up.new_empty((rows, inner))
-        gate_row[(rows, -(-inner // _GATE_BLOCK))](gate_up, out, INNER=inner, BLOCK=_GATE_BLOCK)
+        gate_row[(rows, -(-inner // _GATE_BLOCK))](gate_up, out, INNER=inner, BLOCK=_GATE_BLOCK, **OPTIONS)
         return out
 
 
