@@ -22,8 +22,8 @@ class BackendInfo:
     """What a manifest seals about a loaded model.
 
     `dtype` is that of the weights ("float32", "bfloat16", "int8", "int4"); `backend` names the implementation that computes
-    ("cpu-llvm", "cpu-torch", "cuda-torch"). `row_invariant_up_to` is the number of rows up to which a pass gives each row
-    bit for bit what a pass of that row alone over the same committed prefix gives; 0 claims nothing.
+    ("cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch"). `row_invariant_up_to` is the number of rows up to which a pass
+    gives each row bit for bit what a pass of that row alone over the same committed prefix gives; 0 claims nothing.
     """
 
     family: str
@@ -81,7 +81,10 @@ class RowBlock:
 
 @dataclass(frozen=True)
 class PassResult:
-    """logits: per block float32 [W, vocab_size]. hidden: per tap name and block float32 [N, hidden_size]."""
+    """logits: per block float32 [W, vocab_size]. hidden: per tap name and block float32 [N, hidden_size].
+
+    On the host or on the backend's device, where the pass may still be running: reading a value waits for it.
+    """
 
     logits: Sequence[Tensor]
     hidden: Mapping[str, Sequence[Tensor]] = field(default_factory=dict)

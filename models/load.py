@@ -11,15 +11,16 @@ from contracts.errors import InvalidArgument
 from models.backend import Backend, BackendInfo
 from models.checkpoint import digest
 from models.config import DecoderConfig, read_config
+from models.cuda.device import known_device, require_device
 from models.decoder import TorchDecoder
 from models.weights import DecoderWeights, read_weights
 
 Dtype = Literal["float32", "bfloat16", "int8", "int4"]
-Implementation = Literal["cpu-llvm", "cpu-torch", "cuda-torch"]
+Implementation = Literal["cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch"]
 
 # What weights are read as; those that are quantised afterwards, as they are stored.
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": None, "int4": None}
-_IMPLEMENTATIONS = {"cpu": ("cpu-llvm", "cpu-torch"), "cuda": ("cuda-torch",)}
+_IMPLEMENTATIONS = {"cpu": ("cpu-llvm", "cpu-torch"), "cuda": ("cuda-graph", "cuda-torch")}
 
 # Rows for which the LLVM pass is row-invariant: no number of rows breaks it, so the bound is merely large.
 _ANY_ROWS = 1 << 30
@@ -33,6 +34,7 @@ def load_backend(
     kv_budget_tokens: int = 16384,
     threads: int | None = None,
     implementation: Implementation | None = None,
+    fixed_rows: int | None = None,
     poison: bool = False,
 ) -> Backend:
     """Load the checkpoint in `directory`.
@@ -42,21 +44,37 @@ def load_backend(
     device: a torch device. kv_budget_tokens: KV rows all slots together may reserve.
     threads: threads of the LLVM pass; None for one per core this process may run on.
     implementation: None chooses the LLVM pass on a CPU, except for bf16 on one with AMX, which only torch uses.
+        On a GPU None chooses captured passes; "cuda-torch" is the eager reference there.
+    fixed_rows: of "cuda-graph", strict mode: rows that every pass is padded or cut to (see models.cuda.decoder).
     poison: overwrite dead KV rows with NaN (for tests).
-    Raises InvalidArgument for unsupported options, configurations and weights, DataLoss for unreadable files.
+    Raises InvalidArgument for unsupported options, configurations and weights, DataLoss for unreadable files, and
+    FailedPrecondition for a device that is not here, or one on which strict mode does not hold.
     """
     if dtype not in _DTYPES:
         raise InvalidArgument("dtype", f"{dtype!r} is not supported; known: {', '.join(_DTYPES)}")
+    kind = known_device(device).type
     chosen = implementation or _choose(dtype, device)
-    known = _IMPLEMENTATIONS.get(torch.device(device).type, ())
+    known = _IMPLEMENTATIONS[kind]
     if chosen not in known:
         raise InvalidArgument("implementation", f"{chosen!r} does not run on {device!r}; known: {', '.join(known)}")
     if _DTYPES[dtype] is None and chosen != "cpu-llvm":
         raise InvalidArgument("dtype", f"{dtype!r} is computed by cpu-llvm only, not by {chosen}")
+    if fixed_rows is not None and chosen != "cuda-graph":
+        raise InvalidArgument("fixed_rows", f"{chosen!r} has no strict mode; known: cuda-graph")
+    require_device(device)
     config = read_config(directory)
     weights = read_weights(directory, config, _DTYPES[dtype])
     return _backend(
-        config, weights, chosen, digest(directory), dtype, device, kv_budget_tokens, threads=threads, poison=poison
+        config,
+        weights,
+        chosen,
+        digest(directory),
+        dtype,
+        device,
+        kv_budget_tokens,
+        threads=threads,
+        fixed_rows=fixed_rows,
+        poison=poison,
     )
 
 
@@ -75,6 +93,7 @@ def backend_of(
     All matrices have one dtype, float32 or bfloat16. Options and errors as `load_backend`.
     """
     dtype: Dtype = "bfloat16" if weights.embedding.dtype == torch.bfloat16 else "float32"
+    require_device(device)
     chosen = _choose(dtype, device)
     return _backend(
         config, weights, chosen, checkpoint_digest, dtype, device, kv_budget_tokens, threads=threads, poison=poison
@@ -92,6 +111,7 @@ def _backend(
     *,
     threads: int | None,
     poison: bool,
+    fixed_rows: int | None = None,
 ) -> Backend:
     info = BackendInfo(
         family=config.family,
@@ -110,12 +130,18 @@ def _backend(
 
         return CpuDecoder(info, config, weights, kv_budget_tokens=kv_budget_tokens, threads=threads, poison=poison)
     weights = weights.map(lambda tensor: tensor.to(device))
+    if implementation == "cuda-graph":
+        from models.cuda.invariance import cuda_decoder
+
+        return cuda_decoder(
+            info, config, weights, kv_budget_tokens=kv_budget_tokens, fixed_rows=fixed_rows, poison=poison
+        )
     return TorchDecoder(info, config, weights, kv_budget_tokens=kv_budget_tokens, poison=poison)
 
 
 def _choose(dtype: Dtype, device: str) -> Implementation:
     if torch.device(device).type != "cpu":
-        return "cuda-torch"
+        return "cuda-graph"
     if dtype == "bfloat16" and torch.cpu._is_amx_tile_supported():
         return "cpu-torch"
     return "cpu-llvm"

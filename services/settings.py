@@ -74,8 +74,15 @@ class VerifierSettings(ModelSettings):
         "of a checkpoint that was converted from such a file",
     )
     device: str = Field("cpu", description="where the target runs: cpu, cuda, cuda:1")
-    backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-torch"] = Field(
+    backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch"] = Field(
         "", description="implementation of the target's pass; empty: the fastest that runs here"
+    )
+    fixed_rows: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="strict mode of cuda-graph: every pass runs as passes of so many rows (a power of two), so that a row's "
+        "bits do not depend on its neighbours; 0: off",
     )
     threads: int = Field(0, ge=0, description="threads of a pass; 0: one per core")
     kv_tokens: int = Field(16_384, ge=64, description="tokens of KV that all sessions share")

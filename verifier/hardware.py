@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from models.cuda.device import require_device
+
 _CPU_FACTS = Path("/proc/cpuinfo")
 
 
@@ -15,9 +17,9 @@ def hardware_profile(device: str = "cpu", threads: int = 0) -> str:
     """Processor name and count, such as "x86_64 AMD EPYC 9R14 x2" or "NVIDIA H200"; equal on equal machines.
 
     threads: of a pass, named where they are not one a processor ("... x2, 1 thread"), since pass times depend on them; 0 is
-    one a processor.
+    one a processor. Raises InvalidArgument for what is no device, FailedPrecondition for a GPU that is not here.
     """
-    if device.startswith("cuda"):
+    if require_device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     name = ""
     if _CPU_FACTS.is_file():

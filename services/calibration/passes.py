@@ -32,6 +32,7 @@ def load_target(settings: VerifierSettings, *, kv_tokens: int = 2048) -> Backend
         kv_budget_tokens=kv_tokens,
         threads=threads,
         implementation=settings.backend or None,
+        fixed_rows=settings.fixed_rows or None,
     )
     if backend.info.backend == "cpu-llvm":
         torch.set_num_threads(1)

@@ -59,7 +59,7 @@ def examine() -> Iterator[Finding]:
         yield Finding("bad", f"settings: {error}", "unset or correct it; `draftproof settings` lists all")
         return
     yield Finding("ok", "settings: every DRAFTPROOF_* variable is known")
-    checks: tuple[Callable[[AllSettings], Iterator[Finding]], ...] = (_cache, _model, _kv, _redis, _ports)
+    checks: tuple[Callable[[AllSettings], Iterator[Finding]], ...] = (_device, _cache, _model, _kv, _redis, _ports)
     for check in checks:
         yield from check(settings)
     where = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -113,6 +113,27 @@ def _torch() -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", f"torch {build}")
+
+
+def _device(settings: AllSettings) -> Iterator[Finding]:
+    """Of a GPU alone: asking torch takes a second, which a CPU is not worth."""
+    if settings.device == "cpu":
+        return
+    import torch
+
+    from models.cuda.device import require_device
+
+    try:
+        device = require_device(settings.device)
+    except DraftproofError as error:
+        yield Finding("bad", f"target's {error}", "set DRAFTPROOF_DEVICE=cpu, or mend driver and torch build")
+        return
+    if device.type == "cpu":
+        return
+    facts = torch.cuda.get_device_properties(device)
+    yield Finding("ok", f"device {settings.device}: {facts.name}, {facts.total_memory / (1 << 30):.0f} GiB")
+    if not _installed("triton"):
+        yield Finding("note", "triton is not installed: attention runs in plain torch, slowly", "pip install triton")
 
 
 def _installed(name: str) -> bool:

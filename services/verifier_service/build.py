@@ -8,6 +8,7 @@ import os
 import torch
 
 from models.checkpoint import resolve, tokenizer_digest
+from models.cuda.device import require_device
 from models.load import load_backend
 from services.checkpoint_files import eos_ids, model_name
 from services.settings import VerifierSettings
@@ -19,7 +20,11 @@ _log = logging.getLogger(__name__)
 
 
 def build_worker(settings: VerifierSettings) -> Worker:
-    """Loads the target (fetching and converting it first where that was not done) and measures its one-row step."""
+    """Loads the target (fetching and converting it first where that was not done) and measures its one-row step.
+
+    Raises as `load_backend` does, a missing GPU before anything is fetched.
+    """
+    require_device(settings.device)
     directory = resolve(settings.model, settings.models_dir, _log.info)
     threads = settings.threads or len(os.sched_getaffinity(0))
     if settings.device == "cpu":
@@ -31,6 +36,7 @@ def build_worker(settings: VerifierSettings) -> Worker:
         kv_budget_tokens=settings.kv_tokens,
         threads=threads,
         implementation=settings.backend or None,
+        fixed_rows=settings.fixed_rows or None,
     )
     if backend.info.backend == "cpu-llvm":
         # Its passes bring threads of their own; torch's would only spin beside them between small operations.

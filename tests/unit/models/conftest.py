@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from models.backend import Backend
-from models.load import Dtype, Implementation, load_backend
+from models.load import Dtype, Implementation
 from tests.helpers.tiny_models import tiny_checkpoint
-from tests.unit.models.steps import IMPLEMENTATIONS, Load
+from tests.unit.models.steps import IMPLEMENTATIONS, Load, load_on_cpu
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -50,12 +50,11 @@ def load(tiny: Path, grouped: Path) -> Load:
     def get(implementation: Implementation, dtype: Dtype = "float32") -> Backend:
         key = (implementation, dtype)
         if key not in loaded:
-            loaded[key] = load_backend(
+            loaded[key] = load_on_cpu(
                 grouped if dtype in ("int8", "int4") else tiny,
                 dtype=dtype,
                 implementation=implementation,
                 kv_budget_tokens=4096,
-                threads=2,
                 poison=True,
             )
         return loaded[key]

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from models.backend import Backend, KVSlot, RowBlock
-from models.load import Implementation
+from models.load import Dtype, Implementation, load_backend
 from models.passes import depths
+from tests.helpers.cuda_decoders import cuda_decoder_of
 
 Load = Callable[..., Backend]
-IMPLEMENTATIONS: tuple[Implementation, ...] = ("cpu-llvm", "cpu-torch")
+IMPLEMENTATIONS: tuple[Implementation, ...] = ("cpu-llvm", "cpu-torch", "cuda-graph")
+
+
+def load_on_cpu(
+    directory: Path,
+    *,
+    implementation: Implementation,
+    dtype: Dtype = "float32",
+    kv_budget_tokens: int = 16384,
+    poison: bool = False,
+) -> Backend:
+    """Any implementation: on a CPU users are refused the pass for GPUs, which is slow there, but computes the same."""
+    if implementation == "cuda-graph":
+        return cuda_decoder_of(directory, dtype=dtype, kv_budget_tokens=kv_budget_tokens, poison=poison)
+    return load_backend(
+        directory,
+        implementation=implementation,
+        dtype=dtype,
+        kv_budget_tokens=kv_budget_tokens,
+        threads=2,
+        poison=poison,
+    )
 
 
 def tree_block(

@@ -10,8 +10,8 @@ import torch
 
 from contracts.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from models.backend import KVSlot, PrefixBackend
-from models.load import Implementation, load_backend
-from tests.unit.models.steps import IMPLEMENTATIONS, chain, prefill, random_tree, tree_block
+from models.load import Implementation
+from tests.unit.models.steps import IMPLEMENTATIONS, chain, load_on_cpu, prefill, random_tree, tree_block
 
 TAPS = ("layer:1", "final_norm")
 CHUNK = 64
@@ -19,7 +19,7 @@ TOKENS = np.random.default_rng(5).integers(0, 97, 200).tolist()
 
 
 def loaded(tiny: Path, implementation: Implementation, budget: int = 2048) -> PrefixBackend:
-    backend = load_backend(tiny, implementation=implementation, kv_budget_tokens=budget, threads=2, poison=True)
+    backend = load_on_cpu(tiny, implementation=implementation, kv_budget_tokens=budget, poison=True)
     assert isinstance(backend, PrefixBackend)
     return backend
 
@@ -43,7 +43,8 @@ def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize(
     ("implementation", "shared"),
-    [("cpu-llvm", n) for n in (1, 15, 16, 63, 64, 65, 127, 128, 150)] + [("cpu-torch", n) for n in (64, 128)],
+    [("cpu-llvm", n) for n in (1, 15, 16, 63, 64, 65, 127, 128, 150)]
+    + [(name, n) for name in ("cpu-torch", "cuda-graph") for n in (64, 128)],
 )
 def test_a_fork_says_bit_for_bit_what_a_fresh_prefill_says(
     tiny: Path, implementation: Implementation, shared: int

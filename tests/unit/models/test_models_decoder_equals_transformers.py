@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from models.backend import RowBlock
-from models.load import Implementation, load_backend
+from models.load import Implementation
 from tests.helpers.tiny_models import tiny_checkpoint
-from tests.unit.models.steps import IMPLEMENTATIONS, prefill
+from tests.unit.models.steps import IMPLEMENTATIONS, load_on_cpu, prefill
 
 THETA = {"rope_theta": 10000.0}
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -57,7 +57,7 @@ def test_logits_equal_transformers_however_the_context_is_chunked(
 ) -> None:
     directory = tiny_checkpoint(tmp_path, family, **options)
     reference = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
-    backend = load_backend(directory, implementation=implementation, poison=True)
+    backend = load_on_cpu(directory, implementation=implementation, poison=True)
     tokens = np.random.default_rng(0).integers(0, reference.config.vocab_size, 45).tolist()
     with torch.inference_mode():
         expected = reference(torch.tensor([tokens])).logits[0]
@@ -70,7 +70,7 @@ def test_logits_equal_transformers_however_the_context_is_chunked(
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_taps_are_transformers_hidden_states(tiny: Path, implementation: Implementation) -> None:
     reference = AutoModelForCausalLM.from_pretrained(tiny, attn_implementation="eager").eval()
-    backend = load_backend(tiny, implementation=implementation)
+    backend = load_on_cpu(tiny, implementation=implementation)
     slot = backend.allocate(16)
     tokens = np.arange(1, 12)
     with torch.inference_mode():
@@ -86,10 +86,16 @@ def test_taps_are_transformers_hidden_states(tiny: Path, implementation: Impleme
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_bf16_weights_are_the_rounded_ones(tiny: Path, implementation: Implementation) -> None:
     rounded = AutoModelForCausalLM.from_pretrained(tiny, attn_implementation="eager", dtype=torch.bfloat16).eval()
-    reference = rounded.float() if implementation == "cpu-llvm" else rounded
-    backend = load_backend(tiny, dtype="bfloat16", implementation=implementation)
+    backend = load_on_cpu(tiny, dtype="bfloat16", implementation=implementation)
     tokens = list(range(20))
     with torch.inference_mode():
-        expected = reference(torch.tensor([tokens])).logits[0].float()
-    difference = (prefill(backend, backend.allocate(20), tokens) - expected).abs().max()
-    assert difference < (1e-4 if implementation == "cpu-llvm" else 0.25)
+        theirs = rounded(torch.tensor([tokens])).logits[0].float()
+        exact = rounded.float()(torch.tensor([tokens])).logits[0]
+    got = prefill(backend, backend.allocate(20), tokens)
+    if implementation == "cpu-llvm":
+        assert (got - exact).abs().max() < 1e-4
+    elif implementation == "cpu-torch":
+        assert (got - theirs).abs().max() < 0.25
+    else:
+        # It rounds at fewer places than Transformers: not the same, but no further from the truth.
+        assert (got - exact).abs().mean() < 1.1 * (theirs - exact).abs().mean()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from contracts.errors import DataLoss, InvalidArgument
+from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument
 from models.checkpoint import digest, resolve, tokenizer_digest
 from models.load import load_backend
 from tests.helpers.tiny_models import edit_config, tiny_checkpoint
@@ -101,8 +101,23 @@ def test_a_configuration_that_would_compute_something_else_is_refused(
 
 
 def test_an_implementation_that_does_not_run_on_the_device_is_refused(tiny: Path) -> None:
-    with pytest.raises(InvalidArgument, match="does not run on 'cpu'"):
-        load_backend(tiny, implementation="cuda-torch")
+    for implementation in ("cuda-torch", "cuda-graph"):
+        with pytest.raises(InvalidArgument, match="does not run on 'cpu'"):
+            load_backend(tiny, implementation=implementation)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="'cpu-torch' has no strict mode"):
+        load_backend(tiny, implementation="cpu-torch", fixed_rows=8)
+
+
+def test_a_device_that_means_nothing_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    for name in ("gpu", "cuda:x", "meta"):
+        with pytest.raises(InvalidArgument, match="known: cpu, cuda, cuda:N"):
+            load_backend(tmp_path, device=name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_a_missing_gpu_is_named_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(FailedPrecondition, match="'cuda:1' is asked for, but"):
+        load_backend(tmp_path, device="cuda:1")
 
 
 def test_the_digest_follows_contents_not_times_and_is_kept_in_a_side_file(copy: Path) -> None:

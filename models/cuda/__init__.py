@@ -1,0 +1,1 @@
+"""The pass on CUDA devices: static shapes, captured graphs, attention over paths in paged memory."""
