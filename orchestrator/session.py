@@ -108,6 +108,8 @@ class Session:
                 cache_scope=self._cache_scope,
             ),
             self._settings,
+            # A request that has begun is not refused for want of room while its deadline lasts.
+            patient=self.sessions > 1,
         )
         self.prefill_us += opened.prefill_us
         if self.sessions == 1:

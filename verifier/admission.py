@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -17,6 +17,15 @@ from verifier.selection.base import Verifier
 
 MAX_ID_CHARS = 256
 MAX_LEASE_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An opening that nothing but the other sessions' KV stands in the way of."""
+
+    request: OpenSession
+    verifier: Verifier
+    taps: tuple[str, ...]
 
 
 def check_opening(

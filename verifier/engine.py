@@ -10,18 +10,24 @@ import itertools
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import numpy as np
-
-from contracts.errors import AlreadyExists, DraftproofError, FailedPrecondition, NotFound, ResourceExhausted
+from contracts.errors import (
+    AlreadyExists,
+    DraftproofError,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+)
 from contracts.hidden import HiddenRows
 from contracts.manifest import TargetIdentity
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
 from contracts.receipt import Receipt
-from models.backend import Backend, RowBlock
+from models.backend import Backend
 from models.laws import LawProcessor
-from verifier.admission import check_opening, check_taps, kv_capacity, same_opening
+from verifier.admission import Checked, check_opening, check_taps, kv_capacity, same_opening
 from verifier.faults import typed
 from verifier.kv_store import KVStore
+from verifier.prefill import commit_chunk, next_chunk, opened
 from verifier.round import Round, check_round, pack, replay
 from verifier.selection import VERIFIERS
 from verifier.selection.base import Verifier
@@ -78,6 +84,7 @@ class Engine:
         self._verifiers = verifiers
         self._steps = StepClock()
         self._sessions: dict[str, Session] = {}
+        self._room = 0
 
     def warm_up(self, passes: int = 5) -> None:
         """Measures the one-row step before the first session; it needs a few dozen rows of the KV budget."""
@@ -101,18 +108,41 @@ class Engine:
         )
 
     def open_session(self, request: OpenSession) -> SessionOpened:
-        """Admits a session and prefills its whole prompt; see `begin_session` for what is raised."""
+        """Admits a session and prefills its whole prompt; see `check` and `admit` for what is raised."""
         self.begin_session(request)
-        while (opened := self.prefill(request.session_id)) is None:
+        while (answer := self.prefill(request.session_id)) is None:
             pass
-        return opened
+        return answer
 
-    def begin_session(self, request: OpenSession, *, queue_us: float = 0.0) -> None:
-        """Checks the request and reserves its KV. Repeating it is harmless.
+    @property
+    def room(self) -> int:
+        """Grows whenever KV may have been freed, or a prompt's rows become there to be shared."""
+        return self._room
 
-        Raises AlreadyExists if the id is taken by another request, ResourceExhausted with a hint when the KV budget is
-        spent for now, and what `check_opening` raises.
+    def knows(self, session_id: str) -> bool:
+        return session_id in self._sessions
+
+    def begin_session(self, request: OpenSession) -> None:
+        """`check` and `admit` in one."""
+        self.admit(self.check(request))
+
+    def check(self, request: OpenSession) -> Checked:
+        """All that does not hang on other sessions. Raises what `check_opening` raises: no waiting will help."""
+        try:
+            verifier = check_opening(
+                request, self._target, self._verifiers, max_rows=self._max_rows, kv_tokens=self._store.tokens_total
+            )
+            return Checked(request, verifier, check_taps(request.manifest, self._backend.info.num_layers))
+        except Exception as error:
+            raise typed(error) from error
+
+    def admit(self, checked: Checked, *, queue_us: float = 0.0) -> None:
+        """Reserves the session's KV. Repeating it is harmless.
+
+        Raises AlreadyExists if the id is taken by another request, ResourceExhausted (`kv_tokens`) with a hint when the KV
+        budget is spent for now.
         """
+        request = checked.request
         known = self._sessions.get(request.session_id)
         if known is not None:
             if not same_opening(known.request, request):
@@ -120,13 +150,7 @@ class Engine:
             known.renew(self._clock())
             return
         try:
-            verifier = check_opening(
-                request, self._target, self._verifiers, max_rows=self._max_rows, kv_tokens=self._store.tokens_total
-            )
-            taps = check_taps(request.manifest, self._backend.info.num_layers)
-            session = self._admit(request, verifier, taps)
-        except DraftproofError:
-            raise
+            session = self._admit(checked)
         except Exception as error:
             raise typed(error) from error
         session.queue_us = queue_us
@@ -150,33 +174,23 @@ class Engine:
         started = self._clock()
         try:
             session.cached += self._store.take_over(session)
-            self._run_chunk(session)
+            chunk = next_chunk(session, self._prefill_chunk)
+            if chunk is not None:
+                hidden = self._backend.forward([chunk.block], taps=session.taps).hidden
+                commit_chunk(self._backend, chunk, {tap: blocks[0] for tap, blocks in hidden.items()})
         except Exception as error:
             # Its KV is as the fault left it: nothing that others may take over.
             session.lost = True
             self._drop(session)
             raise typed(error) from error
         session.prefill_us += (self._clock() - started) / 1e3
-        if session.slot.length == session.prefix_len - 1:
-            session.opened = SessionOpened(
-                session_id, session.generation, session.prefix_len, session.prefill_us, session.queue_us, session.cached
-            )
-        return session.opened
+        return self._opened(session)
 
-    def _run_chunk(self, session: Session) -> None:
-        prompt, slot = session.prefix[:-1], session.slot
-        start, stop = slot.length, min(slot.length + self._prefill_chunk, len(prompt))
-        if start == stop:
-            return
-        order = np.arange(stop - start, dtype=np.int64)
-        rows = RowBlock(slot, prompt[start:stop], start + order, order - 1, np.zeros(0, dtype=np.int64))
-        hidden = self._backend.forward([rows], taps=session.taps).hidden
-        fresh = None
-        if session.hidden is not None:
-            fresh = session.hidden.pick({tap: blocks[0] for tap, blocks in hidden.items()}, range(stop - start))
-        self._backend.commit(slot, range(stop - start))
-        if session.hidden is not None and fresh is not None:
-            session.hidden.append(fresh)
+    def _opened(self, session: Session) -> SessionOpened | None:
+        answer = opened(session)
+        if answer is not None:
+            self._room += 1
+        return answer
 
     def verify_many(
         self, requests: Sequence[VerifyRequest], *, queued_us: Sequence[float] | None = None
@@ -256,11 +270,15 @@ class Engine:
         session.renew(self._clock())
         return session
 
-    def _admit(self, request: OpenSession, verifier: Verifier, taps: tuple[str, ...]) -> Session:
+    def _admit(self, checked: Checked) -> Session:
+        request, verifier, taps = checked.request, checked.verifier, checked.taps
         policy, ours = request.policy, len(request.prompt) - request.published
         try:
             placed = self._store.place(request.prompt[:-1], request.cache_scope, taps, kv_capacity(request))
         except ResourceExhausted as error:
+            if not self._sessions:
+                # Nobody's end would make more room than there is.
+                raise InvalidArgument("prompt", f"the session needs more KV than there is: {error.message}") from error
             raise ResourceExhausted("kv_tokens", error.message, retry_after_ms=self._soonest_end_ms()) from error
         return Session(
             request=request,
@@ -294,3 +312,4 @@ class Engine:
     def _drop(self, session: Session) -> None:
         del self._sessions[session.request.session_id]
         self._store.give_back(session)
+        self._room += 1
