@@ -79,7 +79,7 @@ class Openings:
             if not self._arrived and not again:
                 return False
             candidates = [*(self._waiting if again else ()), *self._arrived]
-        self._tried_at = self._engine.room
+        self._tried_at = self._engine.sessions.room
         failed = 0
         for entry in candidates:
             if failed < _TRIES or entry.checked is None:
@@ -110,7 +110,7 @@ class Openings:
                 entry.checked = self._engine.check(entry.job.request)
             if not self._turn_of(entry, last=last):
                 return False
-            self._engine.admit(entry.checked, queue_us=(self._clock() - entry.submitted_ns) / 1e3)
+            self._engine.sessions.admit(entry.checked, queue_us=(self._clock() - entry.submitted_ns) / 1e3)
         except ResourceExhausted as full:
             if full.field != "kv_tokens":
                 self.finish(entry, full)
@@ -130,7 +130,7 @@ class Openings:
             oldest = self._waiting[0] if self._waiting else entry
             # A repeat of a call takes no room, and who is answered may be the one that room is waited for.
             kept_back = last or self._overtaken >= OVERTAKES
-            if entry is not oldest and kept_back and not self._engine.knows(entry.session_id):
+            if entry is not oldest and kept_back and entry.session_id not in self._engine.sessions:
                 self._move(entry, self._waiting)
                 return False
             entry.begun = True
@@ -166,4 +166,4 @@ class Openings:
             self._overtaken, self._tried_at = 0, -1
 
     def _may_fit(self) -> bool:
-        return bool(self._waiting) and self._tried_at != self._engine.room
+        return bool(self._waiting) and self._tried_at != self._engine.sessions.room

@@ -1,7 +1,8 @@
 """The pass loop of the engine process: jobs in from any thread, turns taken between rounds and prefills.
 
 Continuous batching: every verify job that arrived while a pass ran joins the next one. A turn is one pass of rounds and
-one chunk of one prompt, so neither a stream of rounds nor a long prompt starves the other.
+some rows of one prompt in it, as many as make it longer by a stated measure (verifier/prefill.py), so neither a stream of
+rounds nor a long prompt starves the other.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from verifier.verify_pass import Clock
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _LEASE_CHECK_NS = 1_000_000_000
+# How long a prompt leaves the target idle for the rounds that follow those just answered.
+_PATIENCE_S = 0.005
 
 
 class Worker:
@@ -52,6 +55,7 @@ class Worker:
         self._openings = Openings(engine, self._changed, clock)
         self._queues = (self._urgent, self._rounds, self._openings, self._lookups)
         self._turn_ms = 0.0
+        self._more_to_come = False
         self._next_lease_check_ns = 0
 
     def submit(self, job: Job[T], callback: Callable[[T | DraftproofError], None], *, wake: bool = True) -> Entry:
@@ -113,10 +117,18 @@ class Worker:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping or any(self._queues), timeout=_LEASE_CHECK_NS / 1e9)
+                if self._only_prompts():
+                    # Rounds follow each other within milliseconds: one that finds a pass of a prompt under way waits for
+                    # it, one that is waited for shares its pass.
+                    came = self._changed.wait_for(
+                        lambda: self._stopping or not self._only_prompts(), timeout=_PATIENCE_S
+                    )
+                    self._more_to_come = self._more_to_come and came
                 if self._stopping:
                     break
             with self._turn:
-                self.step()
+                if not self._only_prompts():
+                    self.step()
         with self._turn, self._changed:
             waiting = [entry for queue in self._queues for entry in queue]
             for queue in self._queues:
@@ -131,7 +143,7 @@ class Worker:
             self._changed.notify()
 
     def step(self) -> bool:
-        """One turn: urgent jobs, lapsed leases, one pass of rounds, one chunk of one prompt, receipts and hidden rows.
+        """One turn: urgent jobs, lapsed leases, admissions, one pass of rounds and prompt rows, receipts and hidden rows.
 
         False if there was nothing to do.
         """
@@ -139,8 +151,7 @@ class Worker:
         urgent = self._serve_urgent()
         self._expire(started)
         admitted = self._openings.admit()
-        ran = self._verify()
-        ran = self._prefill() or ran
+        ran = self._run()
         if ran:
             self._turn_ms = (self._clock() - started) / 1e6
         return self._serve_lookups() or ran or urgent or admitted
@@ -166,11 +177,40 @@ class Worker:
             # A lease bounds the caller's silence; one whose call waits here is not silent, however long that takes.
             with self._changed:
                 waiting = {entry.session_id for entry in (*self._rounds, *self._openings)}
-            lapsed = self._engine.expire_leases(now_ns, waiting=waiting)
+            lapsed = self._engine.sessions.expire(now_ns, waiting=waiting)
             if lapsed:
                 _log.warning("leases lapsed: %s", ", ".join(lapsed))
 
-    def _verify(self) -> bool:
+    def _run(self) -> bool:
+        """One pass of the rounds that wait, with prompt rows in it where the engine joins them; else a prompt's own."""
+        entries = self._next_rounds()
+        # Where they cannot share a pass, prompts wait until rounds have had their part of the time.
+        opening = None if entries and self._engine.owes_rounds else self._openings.next()
+        if entries:
+            now = self._clock()
+            requests = [entry.job.request for entry in entries]
+            waits = [(now - entry.submitted_ns) / 1e3 for entry in entries]
+            joined = opening if self._engine.joins_prompts else None
+            if joined is None:
+                outcomes = _outcome(partial(self._engine.verify_many, requests, queued_us=waits))
+            else:
+                prompt = joined.session_id
+                turn = _outcome(partial(self._engine.turn, requests, queued_us=waits, prompt=prompt))
+                outcomes, opened = (turn, None) if isinstance(turn, DraftproofError) else turn
+            for index, entry in enumerate(entries):
+                deliver(entry, outcomes if isinstance(outcomes, DraftproofError) else outcomes[index])
+            self._more_to_come = True
+            if joined is not None:
+                if opened is not None:
+                    self._openings.finish(joined, opened)
+                return True
+        if opening is not None:
+            answer = _outcome(partial(self._engine.prefill, opening.session_id))
+            if answer is not None:
+                self._openings.finish(opening, answer)
+        return bool(entries) or opening is not None
+
+    def _next_rounds(self) -> list[Entry]:
         entries: list[Entry] = []
         rows = 0
         with self._changed:
@@ -179,24 +219,11 @@ class Worker:
                 if entries and rows > self._max_pass_rows:
                     break
                 entries.append(self._rounds.popleft())
-        if not entries:
-            return False
-        now = self._clock()
-        waits = [(now - entry.submitted_ns) / 1e3 for entry in entries]
-        requests = [entry.job.request for entry in entries]
-        outcomes = _outcome(partial(self._engine.verify_many, requests, queued_us=waits))
-        for index, entry in enumerate(entries):
-            deliver(entry, outcomes if isinstance(outcomes, DraftproofError) else outcomes[index])
-        return True
+        return entries
 
-    def _prefill(self) -> bool:
-        entry = self._openings.next()
-        if entry is None:
-            return False
-        opened = _outcome(partial(self._engine.prefill, entry.session_id))
-        if opened is not None:
-            self._openings.finish(entry, opened)
-        return True
+    def _only_prompts(self) -> bool:
+        """Whether there is nothing to do but prompts, while the rounds that follow those just answered are on their way."""
+        return self._more_to_come and not (self._rounds or self._urgent or self._lookups)
 
     def _serve_lookups(self) -> bool:
         with self._changed:
