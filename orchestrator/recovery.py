@@ -26,6 +26,7 @@ from contracts.ports import OpenSession, SessionOpened, VerifierDescription, Ver
 from contracts.receipt import Receipt
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.spans import now_ns
+from orchestrator.strictness import check_move
 
 LOST = (Unavailable, DeadlineExceeded, Cancelled, TimeoutError)
 MAY_DIFFER = ("backend", "hardware", "row_invariant_up_to")
@@ -142,8 +143,10 @@ async def open_surely(
 def successor(manifest: Manifest, served: VerifierDescription) -> Manifest:
     """The manifest to go on under at another replica: the same one, or a child where its machine differs.
 
-    Raises FailedPrecondition where it serves another law: checkpoint, tokenizer, context or dtype.
+    Raises FailedPrecondition where it serves another law (checkpoint, tokenizer, context or dtype), and where a strict
+    session would not keep its bits.
     """
+    check_move(manifest, served.target)
     for name, old in manifest.target.__dict__.items():
         new = getattr(served.target, name)
         if name not in MAY_DIFFER and new != old:

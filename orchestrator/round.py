@@ -27,6 +27,7 @@ from orchestrator.request import GenerateRequest
 from orchestrator.session import Session
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.spans import Spans, set_ledger
+from orchestrator.strictness import longest_path
 from orchestrator.text import Taken, TextAssembly
 
 
@@ -127,6 +128,8 @@ class Round:
         packing = time.perf_counter()
         with self.spans.pack():
             merged = merge_by_full_prefix(gathered.proposals, budget=session.manifest.node_budget)
+            if session.one_path:
+                merged = longest_path(merged)
             choice = self.budget.choose(merged, gathered.proposals)
             graph = choice.graph
             bind(session.admitted.capability, graph)

@@ -27,6 +27,7 @@ from orchestrator.recovery import open_surely, pause, successor
 from orchestrator.retrieval_source import RetrievalSource
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.sources import CandidateSource, ProposerSession, ProposerSource
+from orchestrator.strictness import one_path
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Session:
     ) -> None:
         self.admitted = admitted
         self.manifest: Manifest = admitted.manifest
+        self.one_path = one_path(admitted.manifest)
         self.frontier = Frontier(admitted.prompt)
         self.sources: tuple[CandidateSource, ...] = ()
         self.parents: list[str] = []

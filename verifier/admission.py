@@ -50,6 +50,12 @@ def check_opening(
         raise FailedPrecondition("manifest.sampling", "the policy sent is not the policy sealed")
     if not 0 <= manifest.node_budget <= max_rows:
         raise InvalidArgument("manifest.node_budget", f"{manifest.node_budget} is outside [0, {max_rows}]")
+    if manifest.strict and target.strict_rows is not None and manifest.node_budget >= target.strict_rows:
+        raise InvalidArgument(
+            "manifest.node_budget",
+            f"{manifest.node_budget}; a strict session's passes have at most {target.strict_rows} rows here, the anchor's "
+            "included",
+        )
     if manifest.max_depth < 0:
         raise InvalidArgument("manifest.max_depth", f"{manifest.max_depth} is negative")
     if manifest.exactness not in set(Exactness):

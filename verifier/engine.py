@@ -208,13 +208,14 @@ class Engine:
                         rounds[index] = ready
                     else:
                         outcomes[index] = ready
-            if rounds:
+            for group in _passes(rounds):
                 started = self._clock()
-                settled = run_pass(self._backend, list(rounds.values()), self._steps, self._clock, chunk)
-                chunk = None
+                joined = None if group[0][1].session.alone else chunk
+                settled = run_pass(self._backend, [round for _, round in group], self._steps, self._clock, joined)
+                chunk = None if joined is not None else chunk
                 self._prefill.rounds_ran((self._clock() - started) / 1e3)
-                outcomes.update(zip(rounds, settled, strict=True))
-                for round in rounds.values():
+                for (index, round), outcome in zip(group, settled, strict=True):
+                    outcomes[index] = outcome
                     if round.session.lost:
                         self.sessions.drop(round.session)
             waiting = [index for index in waiting if index not in outcomes]
@@ -270,3 +271,12 @@ class Engine:
         block = pack(session, graph)
         pack_us = (self._clock() - started) / 1e3
         return Round(session, request, graph, originals, block, queued_us, pack_us)
+
+
+def _passes(rounds: Mapping[int, Round]) -> list[list[tuple[int, Round]]]:
+    """Which rounds share a pass: all, but for those of sessions that share none."""
+    shared = [item for item in rounds.items() if not item[1].session.alone]
+    if len(shared) == len(rounds):
+        return [shared] if shared else []
+    alone = [[item] for item in rounds.items() if item[1].session.alone]
+    return [shared, *alone] if shared else alone

@@ -109,6 +109,7 @@ class Sessions:
             hidden=placed.hidden,
             cached=placed.cached,
             number=next(self._numbers),
+            alone=request.manifest.strict and request.manifest.target.strict_rows is not None,
         )
 
     def _soonest_end_ms(self) -> int:
