@@ -20,6 +20,7 @@ from contracts.ports import ProposeRequest, VerifierPort, VerifyRequest
 from contracts.receipt import FinishReason, Receipt
 from orchestrator import telemetry_names as names
 from orchestrator.budget.base import Budget, Choice
+from orchestrator.choice_trace import set_choice
 from orchestrator.costs import round_ledger
 from orchestrator.gather import Gathered, Gatherer
 from orchestrator.recovery import Answer, SessionLost, verify_surely
@@ -111,7 +112,8 @@ class Round:
 
     async def _attempt(self, started: float) -> RoundOutcome:
         session = self.session
-        sources = self.gatherer.begin_round([s for s in session.sources if self.budget.asked(s.description.name)])
+        willing = [source for source in session.sources if self.budget.asked(source.description.name)]
+        sources = self.gatherer.begin_round(willing)
         plan = session.plan(sources)
         manifest = session.round_manifest(plan, sources)
         prefix = session.frontier.tokens
@@ -135,6 +137,13 @@ class Round:
             bind(session.admitted.capability, graph)
             request = VerifyRequest(manifest, graph, payload_digest(manifest, graph), session.round_id - 1)
         packing_us = (time.perf_counter() - packing) * 1e6
+        if self.spans.traced:
+            # Before the round before is learned from, which changes what is thought of the sources.
+            span = self.spans.current()
+            if span.is_recording():
+                set_choice(
+                    span, session, self.budget, choice, willing=willing, ready=sources, plan=plan, gathered=gathered
+                )
         with self.spans.verify() as span:
             # What waits for this runs when the question has left: the round before is learned from first.
             asyncio.get_running_loop().call_soon(self._learn)
@@ -187,7 +196,7 @@ class Round:
     def _annotate(self, outcome: RoundOutcome) -> None:
         span = self.spans.current()
         if span.is_recording():
-            manifest, choice = outcome.manifest, outcome.choice
+            manifest = outcome.manifest
             span.set_attributes(
                 {
                     names.SESSION_ID: manifest.session_id,
@@ -195,12 +204,6 @@ class Round:
                     names.ROUND_HASH: manifest.hash,
                     names.MANIFEST_HASH: manifest.manifest_hash,
                     names.PREFIX_LEN: manifest.prefix_len,
-                    names.BUDGET_OFFERED: choice.offered,
-                    names.BUDGET_EXPECTED_TOKENS: choice.expected_tokens,
-                    names.BUDGET_EXPECTED_US: choice.expected_us,
-                    names.BUDGET_ROWS_US: choice.rows_us,
-                    names.BUDGET_IDLE_US: choice.idle_us,
-                    names.BUDGET_SESSIONS: choice.sessions,
                 }
             )
             set_ledger(span, outcome.ledger)

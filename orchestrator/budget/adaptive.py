@@ -19,7 +19,7 @@ from contracts.proposal import Proposal
 from contracts.receipt import Receipt
 from contracts.topology import ANCHOR
 from orchestrator.budget.acceptance import Trials
-from orchestrator.budget.base import Choice
+from orchestrator.budget.base import Choice, Standing
 from orchestrator.budget.evidence import Evidence, known_of, known_of_first
 from orchestrator.budget.experience import Experience
 from orchestrator.budget.hindsight import Hindsight
@@ -153,6 +153,12 @@ class AdaptiveBudget:
                 gained[source] = gained_us
         for source, gained_us in gained.items():
             experience.preparing.brought(source, gained_us, len(receipt.tokens))
+
+    def standing(self, source: str, choice: Choice) -> Standing:
+        strength = choice.strengths.get(source, 0) if isinstance(choice, _Thought) else 0
+        worth = self._worth.get((source, strength))
+        tried, accepted = self._trials.of_source(source)
+        return Standing(worth.worth_us if worth else 0.0, tried, accepted, source in self._left_out)
 
     def _chances(self, graph: CandidateGraph, known: Sequence[Sequence[Evidence]]) -> list[float]:
         """To be reached and accepted, by row: what the source that expects most of it expects."""
