@@ -114,7 +114,7 @@ class Round:
         session = self.session
         willing = [source for source in session.sources if self.budget.asked(source.description.name)]
         sources = self.gatherer.begin_round(willing)
-        plan = session.plan(sources)
+        plan = session.plan(sources, self.budget.reaches)
         manifest = session.round_manifest(plan, sources)
         prefix = session.frontier.tokens
         gathered = await self.gatherer.gather(

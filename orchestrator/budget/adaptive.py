@@ -24,6 +24,7 @@ from orchestrator.budget.evidence import Evidence, known_of, known_of_first
 from orchestrator.budget.experience import Experience
 from orchestrator.budget.hindsight import Hindsight
 from orchestrator.budget.pauses import SourceWorth
+from orchestrator.budget.reaches import Reaches
 
 # A source is paused or brought back by gains beyond this share of a round.
 _MARGIN = 0.01
@@ -54,9 +55,14 @@ class AdaptiveBudget:
         self._hindsight = Hindsight(self._trials)
         self._worth: dict[tuple[str, int], SourceWorth] = {}
         self._strengths: dict[str, int] = {}
+        self._reaches = Reaches(experience.reaches)
         # Of the sources that read the prompt's rows, those that do and those that this request does without.
         self._prepared: set[str] = set()
         self._left_out: set[str] = set()
+
+    @property
+    def reaches(self) -> Mapping[str, int]:
+        return self._reaches.whole
 
     def prepares(self, source: str, rows: int, tokens: int) -> bool:
         # Once a request: one that goes on elsewhere keeps its sources.
@@ -151,6 +157,8 @@ class AdaptiveBudget:
             experience.add_worth(source, wait_us, gained_us, strength)
             if source in gained:
                 gained[source] = gained_us
+            if self.dear(source):
+                self._reaches.learn(source, offered=choice.merged, chosen=choice.graph)
         for source, gained_us in gained.items():
             experience.preparing.brought(source, gained_us, len(receipt.tokens))
 

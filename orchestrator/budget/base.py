@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from contracts.graph import CandidateGraph
@@ -47,6 +48,11 @@ class Budget(Protocol):
     that was committed, in their order, while the next one's target runs or later.
     """
 
+    @property
+    def reaches(self) -> Mapping[str, int]:
+        """By dear source, how deep it need draft: deeper candidates would not be verified."""
+        ...
+
     def prepares(self, source: str, rows: int, tokens: int) -> bool:
         """Whether the source is run over the prompt's `rows` rows for a request of up to `tokens` more tokens; if not, the
         request does without it."""
@@ -83,6 +89,8 @@ class Budget(Protocol):
 
 class FixedBudget:
     """Looks at nothing, so a request's rounds depend on its text alone."""
+
+    reaches: Mapping[str, int] = MappingProxyType({})
 
     def prepares(self, source: str, rows: int, tokens: int) -> bool:
         return True
