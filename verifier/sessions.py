@@ -95,7 +95,7 @@ class Sessions:
         try:
             placed = self._store.place(request.prompt[:-1], request.cache_scope, taps, kv_capacity(request))
         except ResourceExhausted as error:
-            if not self._sessions:
+            if not self._sessions and self._store.tokens_free == self._store.tokens_total:
                 # Nobody's end would make more room than there is.
                 raise InvalidArgument("prompt", f"the session needs more KV than there is: {error.message}") from error
             raise ResourceExhausted("kv_tokens", error.message, retry_after_ms=self._soonest_end_ms()) from error
