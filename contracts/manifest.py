@@ -20,6 +20,8 @@ from contracts.errors import InvalidArgument
 
 TOPOLOGY_COMPILER = "full-prefix-merge/1"
 RNG_POLICY = "splitmix64-coins/1"
+# A claim of row invariance of this many rows holds whatever the rows, branching ones too.
+ANY_ROWS = 1 << 30
 
 
 def _canonical(value: Any) -> Any:
@@ -78,11 +80,18 @@ class TargetIdentity:
     hardware: str
     row_invariant_up_to: int = 0
 
+    @property
+    def strict_rows(self) -> int | None:
+        """Rows that a strict session's pass may have, all on one path; None where any rows keep their bits."""
+        return None if self.row_invariant_up_to >= ANY_ROWS else max(1, self.row_invariant_up_to)
+
 
 @dataclass(frozen=True)
 class Manifest(_Sealed):
     """What one session acts under. `sampling` is SamplingPolicy.to_json(); `releases` maps a source to its index release,
-    `options` a source's option ("<source>.<name>") to the request's value.
+    `options` a source's option ("<source>.<name>") to the request's value. budget: "fixed" or "adaptive", the policy that
+    chooses what is verified. strict: the text is bit for bit that of plain decoding on this target
+    (docs/decisions/0018-under-load.md).
     """
 
     target: TargetIdentity
@@ -92,6 +101,8 @@ class Manifest(_Sealed):
     exactness: str
     node_budget: int
     max_depth: int
+    budget: str = "fixed"
+    strict: bool = False
     releases: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, int] = field(default_factory=dict)
     topology_compiler: str = TOPOLOGY_COMPILER
@@ -107,6 +118,8 @@ class Manifest(_Sealed):
             "exactness": self.exactness,
             "node_budget": self.node_budget,
             "max_depth": self.max_depth,
+            "budget": self.budget,
+            "strict": self.strict,
             "releases": dict(self.releases),
             "options": dict(self.options),
             "topology_compiler": self.topology_compiler,

@@ -15,6 +15,7 @@ from orchestrator.catalogue import View
 from orchestrator.request import GenerateRequest, check_budget
 from orchestrator.retrieval_source import RETRIEVAL, describe_retrieval, is_retrieval
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.strictness import strict_budget
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ def admit_request(
     capability = choose(served.capabilities, request.verifier, policy)
     budget = min(settings.default_node_budget, node_limit) if request.node_budget is None else request.node_budget
     off = budget == 0 or not request.speculation or request.sources == ()
+    if request.strict:
+        budget = strict_budget(0 if off else budget, capability, served.target)
     bindings, absent = ((), {}) if off else _bind_sources(request, view, settings, node_limit)
     admit(
         capability,
@@ -70,6 +73,8 @@ def admit_request(
         exactness=capability.exactness,
         node_budget=0 if off else budget,
         max_depth=request.max_depth or settings.default_max_depth,
+        budget=_policy_of(request, capability, settings),
+        strict=request.strict,
         releases={b.description.name: b.index.release for b in bindings if b.index is not None},
         options={f"{source}.{name}": n for source, chosen in request.options.items() for name, n in chosen.items()},
     )
@@ -78,6 +83,15 @@ def admit_request(
             "expected_manifest_hash", f"{request.expected_manifest_hash!r}, this request's is {manifest.hash!r}"
         )
     return Admitted(prompt, policy, capability, manifest, bindings, absent)
+
+
+def _policy_of(request: GenerateRequest, capability: VerifierCapability, settings: OrchestratorSettings) -> str:
+    """With laws, what is verified must not depend on what was drawn (DECISIONS 7)."""
+    if not capability.needs_law:
+        return request.budget or settings.budget
+    if request.budget == "adaptive":
+        raise FailedPrecondition("budget", f"verifier {capability.name!r} walks draft laws, which takes a fixed budget")
+    return "fixed"
 
 
 def _encode(request: GenerateRequest, tokenizer: Tokenizer, served: VerifierDescription) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ class Orchestrator:
         self._tracer = tracer or trace.get_tracer(names.SCOPE)
         self._metrics = Metrics(meter or metrics.get_meter(names.SCOPE))
         self._new_name = new_name
-        self._experience = Experience() if self._settings.budget == "adaptive" else None
+        self._experience = Experience()
         self._closing: set[asyncio.Task[None]] = set()
         catalogue = Catalogue(
             verifier,

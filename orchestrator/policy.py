@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from contracts.capability import SourceDescription
 from contracts.manifest import SourcePlan
 from contracts.topology import Topology
+
+_NO_REACHES: Mapping[str, int] = MappingProxyType({})
 
 
 def useful_depth(max_depth: int, remaining: int) -> int:
@@ -14,20 +17,23 @@ def useful_depth(max_depth: int, remaining: int) -> int:
     return max(0, min(max_depth, remaining - 1))
 
 
-def shares(budget: int, depth: int, sources: Sequence[SourceDescription]) -> tuple[SourcePlan, ...]:
+def shares(
+    budget: int, depth: int, sources: Sequence[SourceDescription], reaches: Mapping[str, int] = _NO_REACHES
+) -> tuple[SourcePlan, ...]:
     """Shares `budget` candidates over the sources in the order given; sources left without a share are not asked.
 
     A sequence takes one full chain of `depth`. A tree or set takes what is left if it is last, and half of it, rounded
     up, if others follow. No source takes more than it declares. The shares add up to at most `budget`; what a source
-    leaves unused in a round stays unused.
+    leaves unused in a round stays unused. reaches: by source, how deep it is asked at most where that is less.
     """
     plan: list[SourcePlan] = []
     left = budget
     for index, source in enumerate(sources):
         last = index == len(sources) - 1
-        want = depth if source.topology is Topology.SEQUENCE else left if last else (left + 1) // 2
+        reach = min(depth, reaches.get(source.name, depth))
+        want = reach if source.topology is Topology.SEQUENCE else left if last else (left + 1) // 2
         share = min(want, left, source.max_nodes)
-        if share > 0 and depth > 0:
-            plan.append(SourcePlan(source.name, share, depth))
+        if share > 0 and reach > 0:
+            plan.append(SourcePlan(source.name, share, reach))
             left -= share
     return tuple(plan)

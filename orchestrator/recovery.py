@@ -26,6 +26,7 @@ from contracts.ports import OpenSession, SessionOpened, VerifierDescription, Ver
 from contracts.receipt import Receipt
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.spans import now_ns
+from orchestrator.strictness import check_move
 
 LOST = (Unavailable, DeadlineExceeded, Cancelled, TimeoutError)
 MAY_DIFFER = ("backend", "hardware", "row_invariant_up_to")
@@ -110,18 +111,30 @@ def _check_receipt(receipt: Receipt, request: VerifyRequest) -> None:
         raise Internal("receipt", f"is for {found} with {len(receipt.tokens)} tokens, expected {expected}")
 
 
-async def open_surely(port: VerifierPort, request: OpenSession, settings: OrchestratorSettings) -> SessionOpened:
-    """Opens a session, repeating lost calls (they are idempotent). Raises Unavailable at the end, refusals as they are."""
+async def open_surely(
+    port: VerifierPort, request: OpenSession, settings: OrchestratorSettings, *, patient: bool = False
+) -> SessionOpened:
+    """Opens a session, repeating lost calls (they are idempotent). Raises Unavailable at the end, refusals as they are.
+
+    patient: a full queue is waited out on its hints for `open_timeout_ms` in all, since what was published is lost to the
+    client otherwise; else it is a refusal, which the client is to hear of.
+    """
     last: BaseException | None = None
-    for attempt in range(settings.reopen_attempts):
-        if attempt:
-            await pause(settings, attempt - 1)
+    losses, started = 0, time.perf_counter()
+    while losses < settings.reopen_attempts:
         try:
             async with asyncio.timeout(settings.open_timeout_ms / 1000):
                 return await port.open_session(request)
+        except ResourceExhausted as full:
+            if not patient or (time.perf_counter() - started) * 1000 > settings.open_timeout_ms:
+                raise
+            await pause(settings, 0, at_least_ms=full.retry_after_ms or 0)
         except (*LOST, NotFound) as error:
             # Not found: the replica lost the session between taking the call and answering it.
             last = error
+            losses += 1
+            if losses < settings.reopen_attempts:
+                await pause(settings, losses - 1)
     if isinstance(last, DraftproofError):
         raise Unavailable(last.field, last.message, retry_after_ms=last.retry_after_ms) from last
     raise Unavailable("verifier", f"no session after {settings.reopen_attempts} attempts") from last
@@ -130,8 +143,10 @@ async def open_surely(port: VerifierPort, request: OpenSession, settings: Orches
 def successor(manifest: Manifest, served: VerifierDescription) -> Manifest:
     """The manifest to go on under at another replica: the same one, or a child where its machine differs.
 
-    Raises FailedPrecondition where it serves another law: checkpoint, tokenizer, context or dtype.
+    Raises FailedPrecondition where it serves another law (checkpoint, tokenizer, context or dtype), and where a strict
+    session would not keep its bits.
     """
+    check_move(manifest, served.target)
     for name, old in manifest.target.__dict__.items():
         new = getattr(served.target, name)
         if name not in MAY_DIFFER and new != old:

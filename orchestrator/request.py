@@ -11,6 +11,7 @@ from contracts.manifest import sha256_hex
 from contracts.sampling import SamplingPolicy
 
 MAX_DEADLINE_MS = 24 * 3600 * 1000
+BUDGETS = ("fixed", "adaptive")
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class GenerateRequest:
     verifier: "" takes greedy at temperature 0 and membership above it. deadline_ms: from the call on; generation then
     ends with what is published. indexes, options: by source name. expected_manifest_hash: refuse any other manifest.
     cache_salt: the KV of prompt starts is shared only with requests of this salt, and of the same tenant.
+    budget: "fixed" verifies all that is offered, so that the rounds depend on the text alone; "adaptive" what is likely to
+    make tokens cheaper; "" takes the orchestrator's default. strict: publish bit for bit what plain decoding on the same
+    target would, or be refused (orchestrator/strictness.py).
     """
 
     prompt_ids: tuple[int, ...] | None = None
@@ -41,6 +45,8 @@ class GenerateRequest:
     request_id: str = ""
     expected_manifest_hash: str = ""
     cache_salt: str = ""
+    budget: str = ""
+    strict: bool = False
 
     @property
     def cache_scope(self) -> str:
@@ -81,6 +87,8 @@ def check_request(request: GenerateRequest, *, node_limit: int, depth_limit: int
         raise InvalidArgument("max_depth", f"{request.max_depth} is outside [1, {depth_limit}]")
     if request.deadline_ms is not None and not 1 <= request.deadline_ms <= MAX_DEADLINE_MS:
         raise InvalidArgument("deadline_ms", f"{request.deadline_ms} is outside [1, {MAX_DEADLINE_MS}]")
+    if request.budget not in ("", *BUDGETS):
+        raise InvalidArgument("budget", f"unknown {request.budget!r}; known: {', '.join(BUDGETS)}")
     sources = request.sources or ()
     for index, name in enumerate(sources):
         if not name or name in sources[:index]:

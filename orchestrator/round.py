@@ -20,6 +20,7 @@ from contracts.ports import ProposeRequest, VerifierPort, VerifyRequest
 from contracts.receipt import FinishReason, Receipt
 from orchestrator import telemetry_names as names
 from orchestrator.budget.base import Budget, Choice
+from orchestrator.choice_trace import set_choice
 from orchestrator.costs import round_ledger
 from orchestrator.gather import Gathered, Gatherer
 from orchestrator.recovery import Answer, SessionLost, verify_surely
@@ -27,6 +28,7 @@ from orchestrator.request import GenerateRequest
 from orchestrator.session import Session
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.spans import Spans, set_ledger
+from orchestrator.strictness import longest_path
 from orchestrator.text import Taken, TextAssembly
 
 
@@ -110,8 +112,9 @@ class Round:
 
     async def _attempt(self, started: float) -> RoundOutcome:
         session = self.session
-        sources = self.gatherer.begin_round([s for s in session.sources if self.budget.asked(s.description.name)])
-        plan = session.plan(sources)
+        willing = [source for source in session.sources if self.budget.asked(source.description.name)]
+        sources = self.gatherer.begin_round(willing)
+        plan = session.plan(sources, self.budget.reaches)
         manifest = session.round_manifest(plan, sources)
         prefix = session.frontier.tokens
         gathered = await self.gatherer.gather(
@@ -127,11 +130,20 @@ class Round:
         packing = time.perf_counter()
         with self.spans.pack():
             merged = merge_by_full_prefix(gathered.proposals, budget=session.manifest.node_budget)
+            if session.one_path:
+                merged = longest_path(merged)
             choice = self.budget.choose(merged, gathered.proposals)
             graph = choice.graph
             bind(session.admitted.capability, graph)
             request = VerifyRequest(manifest, graph, payload_digest(manifest, graph), session.round_id - 1)
         packing_us = (time.perf_counter() - packing) * 1e6
+        if self.spans.traced:
+            # Before the round before is learned from, which changes what is thought of the sources.
+            span = self.spans.current()
+            if span.is_recording():
+                set_choice(
+                    span, session, self.budget, choice, willing=willing, ready=sources, plan=plan, gathered=gathered
+                )
         with self.spans.verify() as span:
             # What waits for this runs when the question has left: the round before is learned from first.
             asyncio.get_running_loop().call_soon(self._learn)
@@ -184,7 +196,7 @@ class Round:
     def _annotate(self, outcome: RoundOutcome) -> None:
         span = self.spans.current()
         if span.is_recording():
-            manifest, choice = outcome.manifest, outcome.choice
+            manifest = outcome.manifest
             span.set_attributes(
                 {
                     names.SESSION_ID: manifest.session_id,
@@ -192,12 +204,6 @@ class Round:
                     names.ROUND_HASH: manifest.hash,
                     names.MANIFEST_HASH: manifest.manifest_hash,
                     names.PREFIX_LEN: manifest.prefix_len,
-                    names.BUDGET_OFFERED: choice.offered,
-                    names.BUDGET_EXPECTED_TOKENS: choice.expected_tokens,
-                    names.BUDGET_EXPECTED_US: choice.expected_us,
-                    names.BUDGET_ROWS_US: choice.rows_us,
-                    names.BUDGET_IDLE_US: choice.idle_us,
-                    names.BUDGET_SESSIONS: choice.sessions,
                 }
             )
             set_ledger(span, outcome.ledger)

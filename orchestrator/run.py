@@ -29,7 +29,7 @@ from orchestrator.text import TextAssembly
 class Run:
     """State of one request. Calls in order: `open`, `next_chunk` until `finish` is set, `final`; `close` in any case.
 
-    experience: what an adaptive budget learns from; None for the fixed budget.
+    experience: what an adaptive budget learns from.
     deadline: on the event loop's clock, seconds; None for none.
     """
 
@@ -43,7 +43,7 @@ class Run:
         spans: Spans,
         metrics: Metrics,
         new_name: Callable[[], str],
-        experience: Experience | None,
+        experience: Experience,
         deadline: float | None,
     ) -> None:
         self.finish = FinishReason.NONE
@@ -99,9 +99,8 @@ class Run:
     async def _open_session(self) -> tuple[Session, Budget]:
         admitted = await self._admit()
         while True:
-            # With laws, what is verified must not depend on what was drawn (DECISIONS 7).
-            experience = None if admitted.capability.needs_law else self._experience
-            budget: Budget = FixedBudget() if experience is None else AdaptiveBudget(experience)
+            adaptive = admitted.manifest.budget == "adaptive"
+            budget: Budget = AdaptiveBudget(self._experience) if adaptive else FixedBudget()
             session = Session(
                 self._new_name(),
                 admitted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from orchestrator.recovery import open_surely, pause, successor
 from orchestrator.retrieval_source import RetrievalSource
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.sources import CandidateSource, ProposerSession, ProposerSource
+from orchestrator.strictness import one_path
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Session:
     ) -> None:
         self.admitted = admitted
         self.manifest: Manifest = admitted.manifest
+        self.one_path = one_path(admitted.manifest)
         self.frontier = Frontier(admitted.prompt)
         self.sources: tuple[CandidateSource, ...] = ()
         self.parents: list[str] = []
@@ -108,6 +110,8 @@ class Session:
                 cache_scope=self._cache_scope,
             ),
             self._settings,
+            # A request that has begun is not refused for want of room while its deadline lasts.
+            patient=self.sessions > 1,
         )
         self.prefill_us += opened.prefill_us
         if self.sessions == 1:
@@ -134,10 +138,10 @@ class Session:
                     raise
                 await pause(self._settings, attempt)
 
-    def plan(self, ready: Sequence[CandidateSource]) -> tuple[SourcePlan, ...]:
-        """The round's shares over the sources that are to be asked."""
+    def plan(self, ready: Sequence[CandidateSource], reaches: Mapping[str, int]) -> tuple[SourcePlan, ...]:
+        """The round's shares over the sources that are to be asked. reaches: see `policy.shares`."""
         depth = useful_depth(self.manifest.max_depth, self.remaining)
-        return shares(self.manifest.node_budget, depth, [source.description for source in ready])
+        return shares(self.manifest.node_budget, depth, [source.description for source in ready], reaches)
 
     def round_manifest(self, plan: tuple[SourcePlan, ...], ready: Sequence[CandidateSource]) -> RoundManifest:
         """The coordinates of the round that comes next."""
@@ -183,7 +187,7 @@ class Session:
         ]
         if not reading:
             return
-        manifest = self.round_manifest(self.plan(self.sources), self.sources)
+        manifest = self.round_manifest(self.plan(self.sources, {}), self.sources)
         for source in reading:
             name = source.description.name
             ask = ProposeRequest(name, manifest, self.admitted.policy, self.frontier.tokens, node_budget=0, max_depth=0)

@@ -14,7 +14,8 @@ class OrchestratorSettings:
     default_index: the index of the source `retrieval` where a request names none; "" takes the only one served.
     retrieval_min_match: shortest suffix that an index is asked to match. retrieval_spec_factor: most candidates that it may
     offer per matched token; 0: no such limit.
-    budget: "fixed" verifies all that is offered, "adaptive" what is likely to make tokens cheaper (orchestrator/budget).
+    budget: of a request that does not say; "fixed" verifies all that is offered, "adaptive" what is likely to make tokens
+    cheaper (orchestrator/budget).
     propose_deadline_ms: how long a round waits for sources whose lateness cannot change the law of the text.
     describe_ttl_ms: how long what a service says of itself is taken as it is. describe_stale_ms: how long after that it is
     still used, while it is asked for anew on the side.

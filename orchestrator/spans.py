@@ -35,7 +35,7 @@ class Spans:
         self._tracer = tracer
         self.root: Span = tracer.start_span(names.SPAN_GENERATE)
         # Without a tracer and without a caller's trace there is nothing to record and no context to pass on.
-        self._traced = self.root.get_span_context().is_valid
+        self.traced = self.root.get_span_context().is_valid
         self._context = trace.set_span_in_context(self.root, otel_context.get_current())
         if self.root.is_recording():
             self.root.set_attributes({names.REQUEST_ID: request.request_id, names.TENANT: request.tenant})
@@ -50,7 +50,7 @@ class Spans:
         return self._span(names.SPAN_ROUND, self._context)
 
     def offer(self, source: str, *, retrieves: bool) -> AbstractContextManager[Span]:
-        if not self._traced:
+        if not self.traced:
             return _UNTRACED
         name = f"{names.SPAN_RETRIEVE if retrieves else names.SPAN_PROPOSE}/{source}"
         return self._tracer.start_as_current_span(name, attributes={names.SOURCE: source}, record_exception=False)
@@ -62,11 +62,11 @@ class Spans:
         return self._span(names.SPAN_VERIFY)
 
     def _span(self, name: str, context: Context | None = None) -> AbstractContextManager[Span]:
-        return self._tracer.start_as_current_span(name, context=context) if self._traced else _UNTRACED
+        return self._tracer.start_as_current_span(name, context=context) if self.traced else _UNTRACED
 
     def current(self) -> Span:
         """The innermost span entered here."""
-        return trace.get_current_span() if self._traced else trace.INVALID_SPAN
+        return trace.get_current_span() if self.traced else trace.INVALID_SPAN
 
     def verify_parts(self, receipt: Receipt, *, started_ns: int, wall_us: float) -> None:
         """Children of the current (verify) span from the receipt's timings.

@@ -1,6 +1,7 @@
 """Several sources behind one object: it knows the sessions, refuses what does not fit their manifests, and dispatches.
 
-Not thread-safe: one thread opens, admits and closes. `Source.propose` alone may run elsewhere, between `admit` and `check`.
+Not thread-safe: one thread opens, admits and closes. `Source.propose` alone may run elsewhere, between `admit` and `check`,
+and `settle` with it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest
 from contracts.proposal import MAX_NODES, Proposal
 from proposer.sessions import Session, SessionTable
-from proposer.source import Source
+from proposer.source import Settles, Source
 
 
 class TakesRows(Protocol):
@@ -50,6 +51,7 @@ class SourceHost:
             if name in self._sources:
                 raise InvalidArgument("sources", f"two sources are called {name!r}")
             self._sources[name] = source
+        self._settling = [source for source in self._sources.values() if isinstance(source, Settles)]
         self._sessions = SessionTable(capacity=max_sessions, idle_s=idle_s, clock=clock)
 
     def describe(self) -> Sequence[SourceDescription]:
@@ -92,8 +94,18 @@ class SourceHost:
         for source in bound:
             source.open(session_id, manifest)
 
+    def settle(self) -> None:
+        """Has sources give back what closed sessions held: by the thread that runs `Source.propose`, between its calls."""
+        for source in self._settling:
+            source.settle()
+
+    @property
+    def settles(self) -> bool:
+        """Whether any source has to."""
+        return bool(self._settling)
+
     def close(self, session_id: str) -> None:
-        """Forgets a session; unknown ones are ignored."""
+        """Forgets a session; unknown ones are ignored. `settle` gives back what drafting threads hold of it."""
         session = self._sessions.remove(session_id)
         if session is not None:
             self._close_sources(session_id, session)

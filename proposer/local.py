@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from contracts.capability import SourceDescription
 from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal
 from proposer.host import SourceHost
+
+_log = logging.getLogger(__name__)
 
 
 class LocalProposer:
@@ -22,6 +25,7 @@ class LocalProposer:
 
     def __init__(self, host: SourceHost) -> None:
         self._host = host
+        self._dead = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="proposer")
 
     def answers_at_once(self, source: str) -> bool:
@@ -33,6 +37,7 @@ class LocalProposer:
 
     async def open_session(self, session_id: str, manifest: Manifest) -> None:
         self._host.open(session_id, manifest)
+        self._settle()
 
     async def propose(self, request: ProposeRequest) -> Proposal:
         source = self._host.admit(request)
@@ -44,7 +49,20 @@ class LocalProposer:
 
     async def close_session(self, session_id: str) -> None:
         self._host.close(session_id)
+        self._settle()
+
+    def _settle(self) -> None:
+        # Others may be short of the room that a session held, and nobody may draft again for long. An opening may have
+        # dropped idle sessions.
+        if self._host.settles and not self._dead:
+            self._worker.submit(self._host.settle).add_done_callback(_look_at)
 
     def shutdown(self) -> None:
         """Waits for the running call and ends the worker thread; the port is dead afterwards."""
+        self._dead = True
         self._worker.shutdown(wait=True, cancel_futures=True)
+
+
+def _look_at(settled: Future[None]) -> None:
+    if not settled.cancelled() and settled.exception() is not None:
+        _log.error("what closed sessions held was not given back", exc_info=settled.exception())

@@ -1,13 +1,13 @@
 """One source inside the proposer service, and what all sources share: versions and per-request options.
 
 Calling order: `open`, any number of `propose`, `close`. Both `open` and `close` may be called from another thread while
-`propose` runs and must not wait for it; two `propose` calls of one source never overlap.
+`propose` runs and must not wait for it; two `propose` calls of one source never overlap, nor does `settle` overlap them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from contracts.capability import SourceDescription
 from contracts.errors import InvalidArgument
@@ -42,6 +42,15 @@ class Source(Protocol):
 
     def close(self, session_id: str) -> None:
         """Give the session's state back. Unknown sessions are ignored."""
+        ...
+
+
+@runtime_checkable
+class Settles(Protocol):
+    """What a source is besides that only notes what is opened and closed: called by the thread that drafts, soon after."""
+
+    def settle(self) -> None:
+        """Gives back the state of sessions that were closed."""
         ...
 
 

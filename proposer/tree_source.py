@@ -151,8 +151,12 @@ class TreeSource(ABC, Generic[R]):
         self._news.append((session_id, manifest))
 
     def close(self, session_id: str) -> None:
-        """Notes that the session's state may go; it goes before the next round of any session."""
+        """Notes that the session's state may go; it goes with `settle` or the next round of any session."""
         self._news.append((session_id, None))
+
+    def settle(self) -> None:
+        """Gives back the state of sessions that were closed. By the thread that drafts."""
+        self._take_note()
 
     def propose(self, request: ProposeRequest) -> Proposal:
         """Has no options. Where the source can draft nothing (no depth is left, say) the offer is empty. A request for no

@@ -97,6 +97,11 @@ class VerifierSettings(ModelSettings):
     max_rows: int = Field(128, ge=1, le=512, description="candidates a round may have")
     max_queue: int = Field(256, ge=1, description="calls that may wait for a pass")
     max_pass_rows: int = Field(512, ge=1, description="rows of a pass over several sessions")
+    prefill_slowdown: float = Field(
+        2.0,
+        gt=1,
+        description="how many times as long a pass of rounds may take for the rows of a prompt that fills meanwhile",
+    )
     prefill_chunk: int = Field(
         64, ge=1, description="prompt rows a single pass may take; where 64 fill the cores, more only leave the caches"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -17,6 +17,15 @@ from verifier.selection.base import Verifier
 
 MAX_ID_CHARS = 256
 MAX_LEASE_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An opening that nothing but the other sessions' KV stands in the way of."""
+
+    request: OpenSession
+    verifier: Verifier
+    taps: tuple[str, ...]
 
 
 def check_opening(
@@ -41,6 +50,12 @@ def check_opening(
         raise FailedPrecondition("manifest.sampling", "the policy sent is not the policy sealed")
     if not 0 <= manifest.node_budget <= max_rows:
         raise InvalidArgument("manifest.node_budget", f"{manifest.node_budget} is outside [0, {max_rows}]")
+    if manifest.strict and target.strict_rows is not None and manifest.node_budget >= target.strict_rows:
+        raise InvalidArgument(
+            "manifest.node_budget",
+            f"{manifest.node_budget}; a strict session's passes have at most {target.strict_rows} rows here, the anchor's "
+            "included",
+        )
     if manifest.max_depth < 0:
         raise InvalidArgument("manifest.max_depth", f"{manifest.max_depth} is negative")
     if manifest.exactness not in set(Exactness):

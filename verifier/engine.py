@@ -6,26 +6,28 @@ them. Nothing here reads the clock for a decision except leases; every coin come
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-
-from contracts.errors import AlreadyExists, DraftproofError, FailedPrecondition, NotFound, ResourceExhausted
+from contracts.errors import (
+    DraftproofError,
+    FailedPrecondition,
+    NotFound,
+)
 from contracts.hidden import HiddenRows
 from contracts.manifest import TargetIdentity
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
 from contracts.receipt import Receipt
-from models.backend import Backend, RowBlock
-from models.laws import LawProcessor
-from verifier.admission import check_opening, check_taps, kv_capacity, same_opening
+from models.backend import Backend
+from verifier.admission import Checked, check_opening, check_taps
 from verifier.faults import typed
 from verifier.kv_store import KVStore
+from verifier.prefill import Chunk, Prefill, opened
 from verifier.round import Round, check_round, pack, replay
 from verifier.selection import VERIFIERS
 from verifier.selection.base import Verifier
 from verifier.session import Session
+from verifier.sessions import Sessions
 from verifier.step_clock import StepClock, warm_up
 from verifier.stopping import within_reach
 from verifier.verify_pass import Clock, run_pass
@@ -33,7 +35,8 @@ from verifier.verify_pass import Clock, run_pass
 
 class Engine:
     """max_rows: candidates a round may have, the anchor not counted. kv_tokens: the backend's whole KV budget in rows.
-    hardware: the profile that manifests seal. prefill_chunk: prompt rows a single pass may take. share_prefixes: sessions
+    hardware: the profile that manifests seal. prefill_chunk: prompt rows a single pass may take. prefill_slowdown: how many
+    times as long as without them a pass of rounds may take for prompt rows (verifier/prefill.py). share_prefixes: sessions
     take over the KV of prompt starts that others hold. cache_tokens: KV rows of closed sessions kept for that at most.
     clock: nanoseconds.
     """
@@ -49,6 +52,7 @@ class Engine:
         kv_tokens: int,
         hardware: str = "",
         prefill_chunk: int = 256,
+        prefill_slowdown: float = 2.0,
         share_prefixes: bool = True,
         cache_tokens: int = 8192,
         clock: Clock = time.perf_counter_ns,
@@ -69,19 +73,28 @@ class Engine:
         )
         self._eos_ids = tuple(eos_ids)
         self._max_rows = max_rows
-        self._prefill_chunk = prefill_chunk
         self._store = KVStore(
             backend, kv_tokens, prefill_chunk=prefill_chunk, cache_tokens=cache_tokens, sharing=share_prefixes
         )
-        self._numbers = itertools.count()
         self._clock = clock
         self._verifiers = verifiers
         self._steps = StepClock()
-        self._sessions: dict[str, Session] = {}
+        self.sessions = Sessions(self._store, self._steps, clock, vocab_size=info.vocab_size, eos_ids=self._eos_ids)
+        self._prefill = Prefill(backend, self._steps, clock, chunk_rows=prefill_chunk, slowdown=prefill_slowdown)
 
     def warm_up(self, passes: int = 5) -> None:
         """Measures the one-row step before the first session; it needs a few dozen rows of the KV budget."""
         warm_up(self._backend, self._steps, self._clock, passes=passes)
+
+    @property
+    def joins_prompts(self) -> bool:
+        """Whether `turn` may run prompt rows in the rounds' pass: where no row's results depend on the others."""
+        return self._prefill.joins
+
+    @property
+    def owes_rounds(self) -> bool:
+        """Whether rounds that wait go before the next chunk of a prompt."""
+        return self._prefill.owes
 
     @property
     def kv_tokens_free(self) -> int:
@@ -101,42 +114,29 @@ class Engine:
         )
 
     def open_session(self, request: OpenSession) -> SessionOpened:
-        """Admits a session and prefills its whole prompt; see `begin_session` for what is raised."""
+        """Admits a session and prefills its whole prompt; see `check` and `admit` for what is raised."""
         self.begin_session(request)
-        while (opened := self.prefill(request.session_id)) is None:
+        while (answer := self.prefill(request.session_id)) is None:
             pass
-        return opened
+        return answer
 
-    def begin_session(self, request: OpenSession, *, queue_us: float = 0.0) -> None:
-        """Checks the request and reserves its KV. Repeating it is harmless.
+    def begin_session(self, request: OpenSession) -> None:
+        """`check` and `admit` in one."""
+        self.sessions.admit(self.check(request))
 
-        Raises AlreadyExists if the id is taken by another request, ResourceExhausted with a hint when the KV budget is
-        spent for now, and what `check_opening` raises.
-        """
-        known = self._sessions.get(request.session_id)
-        if known is not None:
-            if not same_opening(known.request, request):
-                raise AlreadyExists("session_id", f"{request.session_id!r} was opened by another request")
-            known.renew(self._clock())
-            return
+    def check(self, request: OpenSession) -> Checked:
+        """All that does not hang on other sessions. Raises what `check_opening` raises: no waiting will help."""
         try:
             verifier = check_opening(
                 request, self._target, self._verifiers, max_rows=self._max_rows, kv_tokens=self._store.tokens_total
             )
-            taps = check_taps(request.manifest, self._backend.info.num_layers)
-            session = self._admit(request, verifier, taps)
-        except DraftproofError:
-            raise
+            return Checked(request, verifier, check_taps(request.manifest, self._backend.info.num_layers))
         except Exception as error:
             raise typed(error) from error
-        session.queue_us = queue_us
-        session.renew(self._clock())
-        self._sessions[request.session_id] = session
-        self._store.hold(session)
 
     def awaits(self, session_id: str) -> bool:
         """Whether a session in prefill had better wait for another, whose longer start of its prompt it will take over."""
-        session = self._sessions.get(session_id)
+        session = self.sessions.get(session_id)
         return session is not None and session.opened is None and self._store.awaits(session)
 
     def prefill(self, session_id: str) -> SessionOpened | None:
@@ -144,46 +144,51 @@ class Engine:
 
         A fault drops the session: it has published nothing yet.
         """
-        session = self._session(session_id)
+        session = self.sessions.use(session_id)
         if session.opened is not None:
             return session.opened
-        started = self._clock()
         try:
-            session.cached += self._store.take_over(session)
-            self._run_chunk(session)
+            self._take_over(session)
+            self._prefill.run(session)
         except Exception as error:
-            # Its KV is as the fault left it: nothing that others may take over.
-            session.lost = True
-            self._drop(session)
-            raise typed(error) from error
-        session.prefill_us += (self._clock() - started) / 1e3
-        if session.slot.length == session.prefix_len - 1:
-            session.opened = SessionOpened(
-                session_id, session.generation, session.prefix_len, session.prefill_us, session.queue_us, session.cached
-            )
-        return session.opened
+            raise self._failed(session, error) from error
+        return self._opened(session)
 
-    def _run_chunk(self, session: Session) -> None:
-        prompt, slot = session.prefix[:-1], session.slot
-        start, stop = slot.length, min(slot.length + self._prefill_chunk, len(prompt))
-        if start == stop:
-            return
-        order = np.arange(stop - start, dtype=np.int64)
-        rows = RowBlock(slot, prompt[start:stop], start + order, order - 1, np.zeros(0, dtype=np.int64))
-        hidden = self._backend.forward([rows], taps=session.taps).hidden
-        fresh = None
-        if session.hidden is not None:
-            fresh = session.hidden.pick({tap: blocks[0] for tap, blocks in hidden.items()}, range(stop - start))
-        self._backend.commit(slot, range(stop - start))
-        if session.hidden is not None and fresh is not None:
-            session.hidden.append(fresh)
+    def turn(
+        self, requests: Sequence[VerifyRequest], *, queued_us: Sequence[float], prompt: str
+    ) -> tuple[list[Receipt | DraftproofError], SessionOpened | DraftproofError | None]:
+        """`verify_many`, and in its pass the next rows of the prompt of session `prompt`: beside the rounds' outcomes what
+        `prefill` answers or raises.
+        """
+        session, chunk = self.sessions.get(prompt), None
+        if session is not None and session.opened is None:
+            try:
+                self._take_over(session)
+                chunk = self._prefill.beside(session, sum(len(request.graph) + 1 for request in requests))
+            except Exception as error:
+                return self.verify_many(requests, queued_us=queued_us), self._failed(session, error)
+        outcomes = self.verify_many(requests, queued_us=queued_us, chunk=chunk)
+        if session is not None and chunk is not None and chunk.error is not None:
+            return outcomes, self._failed(session, chunk.error)
+        if session is not None and chunk is not None and chunk.committed:
+            return outcomes, self._opened(session)
+        # Alone, where there was no pass to join or it failed.
+        try:
+            return outcomes, self.prefill(prompt)
+        except DraftproofError as error:
+            return outcomes, error
 
     def verify_many(
-        self, requests: Sequence[VerifyRequest], *, queued_us: Sequence[float] | None = None
+        self,
+        requests: Sequence[VerifyRequest],
+        *,
+        queued_us: Sequence[float] | None = None,
+        chunk: Chunk | None = None,
     ) -> list[Receipt | DraftproofError]:
         """Runs one round for each request, all sessions in one pass; the outcomes are in the requests' order.
 
-        A session's second request in the list waits for its first. queued_us: how long each has waited so far.
+        A session's second request in the list waits for its first. queued_us: how long each has waited so far. chunk: of a
+        prompt, joins the first pass.
         """
         waits = queued_us if queued_us is not None else [0.0] * len(requests)
         outcomes: dict[int, Receipt | DraftproofError] = {}
@@ -203,25 +208,29 @@ class Engine:
                         rounds[index] = ready
                     else:
                         outcomes[index] = ready
-            if rounds:
-                settled = run_pass(self._backend, list(rounds.values()), self._steps, self._clock)
-                outcomes.update(zip(rounds, settled, strict=True))
-                for round in rounds.values():
+            for group in _passes(rounds):
+                started = self._clock()
+                joined = None if group[0][1].session.alone else chunk
+                settled = run_pass(self._backend, [round for _, round in group], self._steps, self._clock, joined)
+                chunk = None if joined is not None else chunk
+                self._prefill.rounds_ran((self._clock() - started) / 1e3)
+                for (index, round), outcome in zip(group, settled, strict=True):
+                    outcomes[index] = outcome
                     if round.session.lost:
-                        self._drop(round.session)
+                        self.sessions.drop(round.session)
             waiting = [index for index in waiting if index not in outcomes]
         return [outcomes[index] for index in range(len(requests))]
 
     def get_receipt(self, session_id: str, round_id: int) -> Receipt:
         """Raises NotFound if the round was not verified here, or its receipt was acknowledged."""
-        receipt = self._session(session_id).receipts.get(round_id)
+        receipt = self.sessions.use(session_id).receipts.get(round_id)
         if receipt is None:
             raise NotFound("round_id", f"session {session_id!r} keeps no receipt of round {round_id}")
         return receipt
 
     def export_hidden(self, session_id: str, start: int, stop: int) -> HiddenRows:
         """See VerifierPort.export_hidden."""
-        session = self._session(session_id)
+        session = self.sessions.use(session_id)
         if session.hidden is None:
             raise FailedPrecondition("taps", f"session {session_id!r} binds no source that reads hidden rows")
         return session.hidden.export(start, stop)
@@ -230,58 +239,30 @@ class Engine:
         """Frees the session's KV, with `unless_open` only if it is still in prefill. Unknown sessions are no error, so
         that a repeat is harmless.
         """
-        session = self._sessions.get(session_id)
+        session = self.sessions.get(session_id)
         if session is not None and not (unless_open and session.opened is not None):
-            self._drop(session)
+            self.sessions.drop(session)
 
-    def expire_leases(self, now_ns: int | None = None, *, waiting: Collection[str] = ()) -> tuple[str, ...]:
-        """Drops the sessions whose lease lapsed before `now_ns` (the engine clock's), and names them.
+    def _take_over(self, session: Session) -> None:
+        started = self._clock()
+        session.cached += self._store.take_over(session)
+        session.prefill_us += (self._clock() - started) / 1e3
 
-        waiting: sessions with a call that has not been served yet; they stay.
-        """
-        now = self._clock() if now_ns is None else now_ns
-        lapsed = [
-            session
-            for session_id, session in self._sessions.items()
-            if session.lease_until_ns < now and session_id not in waiting
-        ]
-        for session in lapsed:
-            self._drop(session)
-        return tuple(session.request.session_id for session in lapsed)
+    def _opened(self, session: Session) -> SessionOpened | None:
+        answer = opened(session)
+        if answer is not None:
+            self.sessions.room += 1
+        return answer
 
-    def _session(self, session_id: str) -> Session:
-        session = self._sessions.get(session_id)
-        if session is None:
-            raise NotFound("session_id", f"no session {session_id!r} here")
-        session.renew(self._clock())
-        return session
-
-    def _admit(self, request: OpenSession, verifier: Verifier, taps: tuple[str, ...]) -> Session:
-        policy, ours = request.policy, len(request.prompt) - request.published
-        try:
-            placed = self._store.place(request.prompt[:-1], request.cache_scope, taps, kv_capacity(request))
-        except ResourceExhausted as error:
-            raise ResourceExhausted("kv_tokens", error.message, retry_after_ms=self._soonest_end_ms()) from error
-        return Session(
-            request=request,
-            verifier=verifier,
-            laws=LawProcessor(policy, vocab_size=self._target.vocab_size, prompt_len=ours, eos_ids=self._eos_ids),
-            limit=ours + policy.max_tokens,
-            stop=frozenset(policy.stop_ids if policy.ignore_eos else (*policy.stop_ids, *self._eos_ids)),
-            slot=placed.slot,
-            hidden=placed.hidden,
-            cached=placed.cached,
-            number=next(self._numbers),
-        )
-
-    def _soonest_end_ms(self) -> int:
-        """When the session nearest to its limit would end at one token a step; a hint, not a promise."""
-        left = min((session.limit - session.prefix_len for session in self._sessions.values()), default=0)
-        return max(10, round(left * self._steps.plain_step_us / 1e3))
+    def _failed(self, session: Session, error: Exception) -> DraftproofError:
+        # Its KV is as the fault left it: nothing that others may take over.
+        session.lost = True
+        self.sessions.drop(session)
+        return typed(error)
 
     def _prepare(self, request: VerifyRequest, queued_us: float) -> Round | Receipt:
         started = self._clock()
-        session = self._session(request.manifest.session_id)
+        session = self.sessions.use(request.manifest.session_id)
         kept = replay(session, request)
         if kept is not None:
             return kept
@@ -291,6 +272,11 @@ class Engine:
         pack_us = (self._clock() - started) / 1e3
         return Round(session, request, graph, originals, block, queued_us, pack_us)
 
-    def _drop(self, session: Session) -> None:
-        del self._sessions[session.request.session_id]
-        self._store.give_back(session)
+
+def _passes(rounds: Mapping[int, Round]) -> list[list[tuple[int, Round]]]:
+    """Which rounds share a pass: all, but for those of sessions that share none."""
+    shared = [item for item in rounds.items() if not item[1].session.alone]
+    if len(shared) == len(rounds):
+        return [shared] if shared else []
+    alone = [[item] for item in rounds.items() if item[1].session.alone]
+    return [shared, *alone] if shared else alone

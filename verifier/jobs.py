@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -9,8 +10,10 @@ from typing import Any, Generic, TypeVar
 from contracts.hidden import HiddenRows
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifyRequest
 from contracts.receipt import Receipt
+from verifier.admission import Checked
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class Job(Generic[T]):
@@ -63,9 +66,28 @@ class Describe(Job[VerifierDescription]):
 
 @dataclass(eq=False)
 class Entry:
-    """A submitted job. begun: an open's admission is done or under way. submitted_ns: by the worker's clock."""
+    """A submitted job. begun: an open's admission is done or under way. submitted_ns: by the worker's clock. checked: of an
+    open, once it is known to be right in itself.
+    """
 
     job: Any
     callback: Callable[[Any], None]
     submitted_ns: int
     begun: bool = False
+    checked: Checked | None = None
+
+    @property
+    def session_id(self) -> str:
+        job = self.job
+        if isinstance(job, Verify):
+            return job.request.manifest.session_id
+        name: str = job.request.session_id if isinstance(job, Open) else job.session_id
+        return name
+
+
+def deliver(entry: Entry, outcome: object) -> None:
+    """Answers a job; what its callback raises is its own affair."""
+    try:
+        entry.callback(outcome)
+    except Exception:
+        _log.exception("the callback of %s failed", type(entry.job).__name__)

@@ -63,6 +63,8 @@ def check_round(session: Session, request: VerifyRequest, *, vocab_size: int) ->
     most = session.request.manifest.max_depth
     if graph.deepest > most:
         raise InvalidArgument("graph.rows", f"depth {graph.deepest}, the manifest allows {most}")
+    if session.alone and graph.deepest != len(graph):
+        raise InvalidArgument("graph.rows", "branch; a strict session takes chains on a backend without row invariance")
     bind(session.verifier.capability, graph)
 
 

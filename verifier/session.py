@@ -25,7 +25,8 @@ class Session:
 
     limit: the published length at which generation ends. stop: token ids that end it earlier. opened: the answer to the
     open call, None while the prompt is being prefilled. cached: rows of the prompt whose KV was there already. number:
-    counts an engine's sessions. lost: its KV could not be restored after a fault.
+    counts an engine's sessions. alone: its candidates are chains and its passes its own, since its rows' bits hang on that.
+    lost: its KV could not be restored after a fault.
     """
 
     request: OpenSession
@@ -37,6 +38,7 @@ class Session:
     hidden: HiddenLog | None = None
     cached: int = 0
     number: int = 0
+    alone: bool = False
     queue_us: float = 0.0
     prefill_us: float = 0.0
     opened: SessionOpened | None = None

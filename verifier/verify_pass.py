@@ -15,8 +15,9 @@ from contracts.errors import DraftproofError, Internal, InvalidArgument
 from contracts.graph import check_commit
 from contracts.randomness import CoinChooser
 from contracts.receipt import Receipt, TokenLogprob, VerifyTimings
-from models.backend import Backend
+from models.backend import Backend, PassResult
 from verifier.faults import restore, typed
+from verifier.prefill import Chunk, commit_chunk
 from verifier.round import Round
 from verifier.step_clock import StepClock
 from verifier.stopping import Publication, cut
@@ -26,7 +27,8 @@ Clock = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """The pass a round rode in: when its batch was begun (ns), its target time (us) and its size."""
+    """The pass a round rode in: when its batch was begun (ns), its target time (us), its rows, those of a prompt included,
+    and the sessions with rounds in it."""
 
     begun_ns: int
     target_us: float
@@ -35,34 +37,61 @@ class _Load:
 
 
 def run_pass(
-    backend: Backend, rounds: Sequence[Round], steps: StepClock, clock: Clock
+    backend: Backend, rounds: Sequence[Round], steps: StepClock, clock: Clock, chunk: Chunk | None = None
 ) -> list[Receipt | DraftproofError]:
     """Runs the target once over all rounds, of different sessions, and settles each; a fault stays with its round.
 
-    If the pass itself fails, every round is tried alone, so that one round's fault does not fail its neighbours.
+    chunk: of another session's prompt, committed once the rounds are settled; a fault of that is noted in it. If the pass
+    itself fails, every round is tried alone, so that one round's fault does not fail its neighbours, and the chunk is not
+    run.
     """
     begun = clock()
-    taps = tuple(sorted({tap for round in rounds for tap in round.session.taps}))
+    blocks = [round.block for round in rounds]
+    sessions = [round.session for round in rounds]
+    if chunk is not None:
+        blocks.append(chunk.block)
+        sessions.append(chunk.session)
+    taps = tuple(sorted({tap for session in sessions for tap in session.taps}))
     try:
-        result = backend.forward([round.block for round in rounds], taps=taps)
+        result = backend.forward(blocks, taps=taps)
         logits = result.logits
-        if logits[-1].is_cuda:
+        if logits[0].is_cuda:
             # The device may still be computing: reading a number waits for it, so that the time is the target's.
-            float(logits[-1][-1, -1])
+            float(logits[0][-1, -1])
     except Exception as error:
         for round in rounds:
             restore(backend, round.session)
-        if len(rounds) == 1:
+        if chunk is not None:
+            _roll_back(backend, chunk)
+        elif len(rounds) == 1:
             return [typed(error)]
         return [outcome for round in rounds for outcome in run_pass(backend, [round], steps, clock)]
     target_us = (clock() - begun) / 1e3
-    load = _Load(begun, target_us, sum(len(rows) for rows in logits), len(rounds))
-    if load.rows == 1:
-        steps.record(target_us)
-    return [
-        _settle(backend, round, rows, {tap: blocks[index] for tap, blocks in result.hidden.items()}, load, clock)
-        for index, (round, rows) in enumerate(zip(rounds, logits, strict=True))
+    rows = sum(len(block.token_ids) for block in blocks)
+    load = _Load(begun, target_us, rows, len(rounds))
+    steps.record(rows, target_us)
+    outcomes = [
+        _settle(backend, round, logits[index], _hidden(result, index), load, clock)
+        for index, round in enumerate(rounds)
     ]
+    if chunk is not None:
+        chunk.session.prefill_us += target_us * len(chunk) / rows
+        try:
+            commit_chunk(backend, chunk, _hidden(result, len(rounds)))
+        except Exception as error:
+            chunk.error = error
+    return outcomes
+
+
+def _hidden(result: PassResult, index: int) -> dict[str, Tensor]:
+    return {tap: blocks[index] for tap, blocks in result.hidden.items()}
+
+
+def _roll_back(backend: Backend, chunk: Chunk) -> None:
+    try:
+        backend.rollback(chunk.session.slot)
+    except Exception as error:
+        chunk.error = error
 
 
 def _settle(

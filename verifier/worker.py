@@ -1,12 +1,12 @@
 """The pass loop of the engine process: jobs in from any thread, turns taken between rounds and prefills.
 
 Continuous batching: every verify job that arrived while a pass ran joins the next one. A turn is one pass of rounds and
-one chunk of one prompt, so neither a stream of rounds nor a long prompt starves the other.
+some rows of one prompt in it, as many as make it longer by a stated measure (verifier/prefill.py), so neither a stream of
+rounds nor a long prompt starves the other.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
@@ -20,19 +20,23 @@ from contracts.hidden import HiddenRows
 from contracts.receipt import Receipt
 from verifier.engine import Engine
 from verifier.faults import typed
-from verifier.jobs import Close, Entry, ExportHidden, GetReceipt, Job, Open, Verify
+from verifier.jobs import Close, Entry, ExportHidden, GetReceipt, Job, Open, Verify, deliver
+from verifier.openings import Openings
 from verifier.verify_pass import Clock
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _LEASE_CHECK_NS = 1_000_000_000
+# How long a prompt leaves the target idle for the rounds that follow those just answered.
+_PATIENCE_S = 0.005
 
 
 class Worker:
     """Drives one engine, a turn at a time: by the thread of `run()` until `stop()`, by `lend()`, or by hand with `step()`.
 
-    max_queue: verify and open jobs that may wait, prompts in prefill included. max_pass_rows: rows of a batch, which
-    the first round of a batch may exceed. clock: nanoseconds, the engine's.
+    max_queue: verify and open jobs that may wait, prompts in prefill included, and for an open those that wait for KV
+    (verifier/openings.py). max_pass_rows: rows of a batch, which the first round of a batch may exceed. clock:
+    nanoseconds, the engine's.
     """
 
     def __init__(
@@ -48,9 +52,10 @@ class Worker:
         self._urgent: deque[Entry] = deque()
         self._lookups: deque[Entry] = deque()
         self._rounds: deque[Entry] = deque()
-        self._opens: deque[Entry] = deque()
-        self._queues = (self._urgent, self._rounds, self._opens, self._lookups)
+        self._openings = Openings(engine, self._changed, clock)
+        self._queues = (self._urgent, self._rounds, self._openings, self._lookups)
         self._turn_ms = 0.0
+        self._more_to_come = False
         self._next_lease_check_ns = 0
 
     def submit(self, job: Job[T], callback: Callable[[T | DraftproofError], None], *, wake: bool = True) -> Entry:
@@ -63,10 +68,13 @@ class Worker:
         with self._changed:
             if self._stopping:
                 raise Unavailable("", "the verifier is draining")
-            waiting = len(self._rounds) + len(self._opens)
+            waiting = len(self._rounds) + self._openings.under_way
+            if isinstance(job, Open):
+                # They do not count against rounds: KV is freed by sessions whose rounds go on.
+                waiting += self._openings.waiting
             if isinstance(job, Verify | Open) and waiting >= self._max_queue:
                 message = f"{waiting} jobs wait, at most {self._max_queue}"
-                raise ResourceExhausted("queue", message, retry_after_ms=self._retry_after_ms())
+                raise ResourceExhausted("queue", message, retry_after_ms=self._retry_after_ms(job))
             self._queue_of(job).append(entry)
             if wake:
                 self._changed.notify()
@@ -98,8 +106,9 @@ class Worker:
             if entry not in queue or isinstance(entry.job, Close):
                 return False
             queue.remove(entry)
-            if entry.begun and not any(_session_id(other) == _session_id(entry) for other in self._opens):
-                self._urgent.append(Entry(Close(_session_id(entry), unless_open=True), _ignore, self._clock()))
+            if entry.begun and not any(other.session_id == entry.session_id for other in self._openings):
+                self._urgent.append(Entry(Close(entry.session_id, unless_open=True), _ignore, self._clock()))
+            if any(self._queues):
                 self._changed.notify()
             return True
 
@@ -108,16 +117,24 @@ class Worker:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping or any(self._queues), timeout=_LEASE_CHECK_NS / 1e9)
+                if self._only_prompts():
+                    # Rounds follow each other within milliseconds: one that finds a pass of a prompt under way waits for
+                    # it, one that is waited for shares its pass.
+                    came = self._changed.wait_for(
+                        lambda: self._stopping or not self._only_prompts(), timeout=_PATIENCE_S
+                    )
+                    self._more_to_come = self._more_to_come and came
                 if self._stopping:
                     break
             with self._turn:
-                self.step()
+                if not self._only_prompts():
+                    self.step()
         with self._turn, self._changed:
             waiting = [entry for queue in self._queues for entry in queue]
             for queue in self._queues:
                 queue.clear()
         for entry in waiting:
-            _deliver(entry, Unavailable("", "the verifier is draining"))
+            deliver(entry, Unavailable("", "the verifier is draining"))
 
     def stop(self) -> None:
         """Ends `run()` after the turn in progress. Thread-safe."""
@@ -126,18 +143,18 @@ class Worker:
             self._changed.notify()
 
     def step(self) -> bool:
-        """One turn: urgent jobs, lapsed leases, one pass of rounds, one chunk of one prompt, receipts and hidden rows.
+        """One turn: urgent jobs, lapsed leases, admissions, one pass of rounds and prompt rows, receipts and hidden rows.
 
         False if there was nothing to do.
         """
         started = self._clock()
         urgent = self._serve_urgent()
         self._expire(started)
-        ran = self._verify()
-        ran = self._prefill() or ran
+        admitted = self._openings.admit()
+        ran = self._run()
         if ran:
             self._turn_ms = (self._clock() - started) / 1e6
-        return self._serve_lookups() or ran or urgent
+        return self._serve_lookups() or ran or urgent or admitted
 
     def _serve_urgent(self) -> bool:
         with self._changed:
@@ -151,7 +168,7 @@ class Worker:
                 )
             else:
                 call = self._engine.describe
-            _deliver(entry, _outcome(call))
+            deliver(entry, _outcome(call))
         return bool(entries)
 
     def _expire(self, now_ns: int) -> None:
@@ -159,12 +176,41 @@ class Worker:
             self._next_lease_check_ns = now_ns + _LEASE_CHECK_NS
             # A lease bounds the caller's silence; one whose call waits here is not silent, however long that takes.
             with self._changed:
-                waiting = {_session_id(entry) for entry in (*self._rounds, *self._opens)}
-            lapsed = self._engine.expire_leases(now_ns, waiting=waiting)
+                waiting = {entry.session_id for entry in (*self._rounds, *self._openings)}
+            lapsed = self._engine.sessions.expire(now_ns, waiting=waiting)
             if lapsed:
                 _log.warning("leases lapsed: %s", ", ".join(lapsed))
 
-    def _verify(self) -> bool:
+    def _run(self) -> bool:
+        """One pass of the rounds that wait, with prompt rows in it where the engine joins them; else a prompt's own."""
+        entries = self._next_rounds()
+        # Where they cannot share a pass, prompts wait until rounds have had their part of the time.
+        opening = None if entries and self._engine.owes_rounds else self._openings.next()
+        if entries:
+            now = self._clock()
+            requests = [entry.job.request for entry in entries]
+            waits = [(now - entry.submitted_ns) / 1e3 for entry in entries]
+            joined = opening if self._engine.joins_prompts else None
+            if joined is None:
+                outcomes = _outcome(partial(self._engine.verify_many, requests, queued_us=waits))
+            else:
+                prompt = joined.session_id
+                turn = _outcome(partial(self._engine.turn, requests, queued_us=waits, prompt=prompt))
+                outcomes, opened = (turn, None) if isinstance(turn, DraftproofError) else turn
+            for index, entry in enumerate(entries):
+                deliver(entry, outcomes if isinstance(outcomes, DraftproofError) else outcomes[index])
+            self._more_to_come = True
+            if joined is not None:
+                if opened is not None:
+                    self._openings.finish(joined, opened)
+                return True
+        if opening is not None:
+            answer = _outcome(partial(self._engine.prefill, opening.session_id))
+            if answer is not None:
+                self._openings.finish(opening, answer)
+        return bool(entries) or opening is not None
+
+    def _next_rounds(self) -> list[Entry]:
         entries: list[Entry] = []
         rows = 0
         with self._changed:
@@ -173,57 +219,20 @@ class Worker:
                 if entries and rows > self._max_pass_rows:
                     break
                 entries.append(self._rounds.popleft())
-        if not entries:
-            return False
-        now = self._clock()
-        waits = [(now - entry.submitted_ns) / 1e3 for entry in entries]
-        requests = [entry.job.request for entry in entries]
-        outcomes = _outcome(partial(self._engine.verify_many, requests, queued_us=waits))
-        for index, entry in enumerate(entries):
-            _deliver(entry, outcomes if isinstance(outcomes, DraftproofError) else outcomes[index])
-        return True
+        return entries
 
-    def _prefill(self) -> bool:
-        with self._changed:
-            fresh = [entry for entry in self._opens if not entry.begun]
-            for entry in fresh:
-                entry.begun = True
-        # Admission is cheap, so nobody waits behind a long prompt to hear a refusal.
-        for entry in fresh:
-            queue_us = (self._clock() - entry.submitted_ns) / 1e3
-            refusal = _outcome(partial(self._engine.begin_session, entry.job.request, queue_us=queue_us))
-            if refusal is not None:
-                self._finish_open(entry, refusal)
-        with self._changed:
-            if not self._opens:
-                return bool(fresh)
-            # One that waits for another's prefill, whose rows it will take over, leaves the turn to it.
-            turns = itertools.takewhile(lambda entry: entry.begun, self._opens)
-            entry = next((entry for entry in turns if not self._engine.awaits(_session_id(entry))), self._opens[0])
-            self._opens.rotate(-1 - self._opens.index(entry))
-            if not entry.begun:
-                return True
-        opened = _outcome(partial(self._engine.prefill, _session_id(entry)))
-        if opened is not None:
-            self._finish_open(entry, opened)
-        return True
-
-    def _finish_open(self, entry: Entry, outcome: object) -> None:
-        with self._changed:
-            cancelled = entry not in self._opens
-            if not cancelled:
-                self._opens.remove(entry)
-        if not cancelled:
-            _deliver(entry, outcome)
+    def _only_prompts(self) -> bool:
+        """Whether there is nothing to do but prompts, while the rounds that follow those just answered are on their way."""
+        return self._more_to_come and not (self._rounds or self._urgent or self._lookups)
 
     def _serve_lookups(self) -> bool:
         with self._changed:
-            busy = {_session_id(entry) for entry in self._rounds}
-            entries = [entry for entry in self._lookups if _session_id(entry) not in busy]
+            busy = {entry.session_id for entry in self._rounds}
+            entries = [entry for entry in self._lookups if entry.session_id not in busy]
             for entry in entries:
                 self._lookups.remove(entry)
         for entry in entries:
-            _deliver(entry, _outcome(partial(self._look_up, entry.job)))
+            deliver(entry, _outcome(partial(self._look_up, entry.job)))
         return bool(entries)
 
     def _look_up(self, job: GetReceipt | ExportHidden) -> Receipt | HiddenRows:
@@ -231,23 +240,21 @@ class Worker:
             return self._engine.get_receipt(job.session_id, job.round_id)
         return self._engine.export_hidden(job.session_id, job.start, job.stop)
 
-    def _queue_of(self, job: Job[Any]) -> deque[Entry]:
+    def _queue_of(self, job: Job[Any]) -> deque[Entry] | Openings:
         if isinstance(job, Verify):
             return self._rounds
         if isinstance(job, Open):
-            return self._opens
+            return self._openings
         return self._lookups if isinstance(job, GetReceipt | ExportHidden) else self._urgent
 
-    def _retry_after_ms(self) -> int:
+    def _retry_after_ms(self, job: Job[Any]) -> int:
         rows = sum(_rows(entry) for entry in self._rounds)
-        return max(1, round(self._turn_ms * (1 + rows / self._max_pass_rows)))
-
-
-def _session_id(entry: Entry) -> str:
-    job = entry.job
-    if isinstance(job, Verify):
-        return job.request.manifest.session_id
-    return job.request.session_id if isinstance(job, Open) else job.session_id
+        turns_ms = max(1, round(self._turn_ms * (1 + rows / self._max_pass_rows)))
+        return (
+            max(turns_ms, self._openings.retry_after_ms)
+            if isinstance(job, Open) and self._openings.waiting
+            else turns_ms
+        )
 
 
 def _rows(entry: Entry) -> int:
@@ -259,13 +266,6 @@ def _outcome(call: Callable[[], T]) -> T | DraftproofError:
         return call()
     except Exception as error:
         return typed(error)
-
-
-def _deliver(entry: Entry, outcome: object) -> None:
-    try:
-        entry.callback(outcome)
-    except Exception:
-        _log.exception("the callback of %s failed", type(entry.job).__name__)
 
 
 def _ignore(_: object) -> None:

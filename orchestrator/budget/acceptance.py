@@ -46,6 +46,11 @@ class Trials:
             prior, weight = _guess(what) if what.company == WHATEVER else self.rate(what.general), _PRIOR_WEIGHT
         return (accepted + prior * weight) / (tried + weight)
 
+    def of_source(self, source: str) -> tuple[float, float]:
+        """(tried, accepted) of all of a source's candidates here."""
+        counts = [counts for what, counts in self._counts.items() if what.source == source]
+        return sum(tried for tried, _ in counts), sum(accepted for _, accepted in counts)
+
     def snapshot(self) -> Mapping[Evidence, tuple[float, float]]:
         """(tried, accepted) by evidence, for tests and reports."""
         return {what: (tried, accepted) for what, (tried, accepted) in self._counts.items()}

@@ -19,11 +19,12 @@ from contracts.proposal import Proposal
 from contracts.receipt import Receipt
 from contracts.topology import ANCHOR
 from orchestrator.budget.acceptance import Trials
-from orchestrator.budget.base import Choice
+from orchestrator.budget.base import Choice, Standing
 from orchestrator.budget.evidence import Evidence, known_of, known_of_first
 from orchestrator.budget.experience import Experience
 from orchestrator.budget.hindsight import Hindsight
 from orchestrator.budget.pauses import SourceWorth
+from orchestrator.budget.reaches import Reaches
 
 # A source is paused or brought back by gains beyond this share of a round.
 _MARGIN = 0.01
@@ -54,9 +55,14 @@ class AdaptiveBudget:
         self._hindsight = Hindsight(self._trials)
         self._worth: dict[tuple[str, int], SourceWorth] = {}
         self._strengths: dict[str, int] = {}
+        self._reaches = Reaches(experience.reaches)
         # Of the sources that read the prompt's rows, those that do and those that this request does without.
         self._prepared: set[str] = set()
         self._left_out: set[str] = set()
+
+    @property
+    def reaches(self) -> Mapping[str, int]:
+        return self._reaches.whole
 
     def prepares(self, source: str, rows: int, tokens: int) -> bool:
         # Once a request: one that goes on elsewhere keeps its sources.
@@ -151,8 +157,16 @@ class AdaptiveBudget:
             experience.add_worth(source, wait_us, gained_us, strength)
             if source in gained:
                 gained[source] = gained_us
+            if self.dear(source):
+                self._reaches.learn(source, offered=choice.merged, chosen=choice.graph)
         for source, gained_us in gained.items():
             experience.preparing.brought(source, gained_us, len(receipt.tokens))
+
+    def standing(self, source: str, choice: Choice) -> Standing:
+        strength = choice.strengths.get(source, 0) if isinstance(choice, _Thought) else 0
+        worth = self._worth.get((source, strength))
+        tried, accepted = self._trials.of_source(source)
+        return Standing(worth.worth_us if worth else 0.0, tried, accepted, source in self._left_out)
 
     def _chances(self, graph: CandidateGraph, known: Sequence[Sequence[Evidence]]) -> list[float]:
         """To be reached and accepted, by row: what the source that expects most of it expects."""

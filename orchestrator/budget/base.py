@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from contracts.graph import CandidateGraph
@@ -28,11 +29,29 @@ class Choice:
     sessions: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a budget thinks of a source, for the trace. worth_us: what a round gains by it, where others offered what they
+    did; tried, accepted: its candidates in this session, older ones counting for less. left_out: the request does without
+    it. Zeros where nothing was thought.
+    """
+
+    worth_us: float = 0.0
+    tried: float = 0.0
+    accepted: float = 0.0
+    left_out: bool = False
+
+
 class Budget(Protocol):
     """One request's choices. First, for each source that reads the prompt's hidden rows: `prepares`, and `prepared` for
     those it is true of. Then in order, once a round: `asked`, `worth_asking`, `choose`; and `learn` for every round
     that was committed, in their order, while the next one's target runs or later.
     """
+
+    @property
+    def reaches(self) -> Mapping[str, int]:
+        """By dear source, how deep it need draft: deeper candidates would not be verified."""
+        ...
 
     def prepares(self, source: str, rows: int, tokens: int) -> bool:
         """Whether the source is run over the prompt's `rows` rows for a request of up to `tokens` more tokens; if not, the
@@ -63,9 +82,15 @@ class Budget(Protocol):
         """After the round. waits_us: by source that answered, how much shorter the round would have been without it."""
         ...
 
+    def standing(self, source: str, choice: Choice) -> Standing:
+        """After `choose` and before `learn`: for whoever traces."""
+        ...
+
 
 class FixedBudget:
     """Looks at nothing, so a request's rounds depend on its text alone."""
+
+    reaches: Mapping[str, int] = MappingProxyType({})
 
     def prepares(self, source: str, rows: int, tokens: int) -> bool:
         return True
@@ -87,3 +112,6 @@ class FixedBudget:
 
     def learn(self, choice: Choice, receipt: Receipt, ledger: RoundLedger, waits_us: Mapping[str, float]) -> None:
         """Nothing to learn."""
+
+    def standing(self, source: str, choice: Choice) -> Standing:
+        return Standing()

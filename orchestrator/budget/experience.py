@@ -6,6 +6,7 @@ from contracts.receipt import Receipt
 from orchestrator.budget.acceptance import Trials
 from orchestrator.budget.pass_times import PassTimes
 from orchestrator.budget.preparing import Preparing
+from orchestrator.budget.reaches import Reaches
 from orchestrator.budget.running import Running
 
 # Rounds over all sessions after which a source's worth is known, and that it is a running mean of.
@@ -26,6 +27,7 @@ class Experience:
         self.trials = Trials()
         self.times = PassTimes()
         self.preparing = Preparing()
+        self.reaches = Reaches()
         self.idle_us = Running(1_000.0)
         self.sessions = Running(2.0)
         self._worths: dict[tuple[str, int], tuple[float, int]] = {}

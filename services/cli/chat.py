@@ -22,6 +22,8 @@ def chat(
     sources: opt.Sources = None,
     node_budget: opt.NodeBudget = None,
     verifier: opt.Verifier = "",
+    budget: opt.Budget = "",
+    strict: opt.Strict = False,
     no_speculation: opt.Off = False,
     local: opt.Local = False,
     endpoint: opt.Endpoint = "",
@@ -53,6 +55,8 @@ def chat(
                     sources=sources,
                     node_budget=node_budget,
                     verifier=verifier,
+                    budget=budget,
+                    strict=strict,
                     speculation=not no_speculation,
                 )
                 try:

@@ -31,6 +31,8 @@ def generate(
     sources: opt.Sources = None,
     node_budget: opt.NodeBudget = None,
     verifier: opt.Verifier = "",
+    budget: opt.Budget = "",
+    strict: opt.Strict = False,
     no_speculation: opt.Off = False,
     heuristic: opt.Heuristic = False,
     deadline_ms: opt.DeadlineMs = None,
@@ -68,6 +70,8 @@ def generate(
         exact=not heuristic,
         deadline_ms=deadline_ms,
         logprobs=logprobs,
+        budget=budget,
+        strict=strict,
     )
     chunks, final = asyncio.run(_run(request, local=local, endpoint=endpoint, stream=not as_json))
     if as_json:

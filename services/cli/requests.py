@@ -23,6 +23,12 @@ Sources = Annotated[
 ]
 NodeBudget = Annotated[int | None, typer.Option(help="Candidates a round.")]
 Verifier = Annotated[str, typer.Option(help="greedy, membership, rejection ... Default: by temperature.")]
+Budget = Annotated[
+    str, typer.Option(help="fixed: verify all that is offered; adaptive: what pays. Default: the service's.")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Bit for bit the text of plain decoding on this target, or a refusal.")
+]
 Off = Annotated[bool, typer.Option("--no-speculation", help="Plain decoding, one token a pass.")]
 Heuristic = Annotated[bool, typer.Option("--heuristic", help="Admit verifiers without a proof.")]
 DeadlineMs = Annotated[int | None, typer.Option(help="End after this many milliseconds with what there is.")]
@@ -45,6 +51,8 @@ def make_request(
     exact: bool = True,
     deadline_ms: int | None = None,
     logprobs: int | None = None,
+    budget: str = "",
+    strict: bool = False,
 ) -> GenerateRequest:
     """A text prompt or a conversation with the options given."""
     return GenerateRequest(
@@ -64,6 +72,8 @@ def make_request(
         verifier=verifier,
         exact_mode=exact,
         deadline_ms=deadline_ms,
+        budget=budget,
+        strict=strict,
     )
 
 

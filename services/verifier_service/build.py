@@ -50,6 +50,7 @@ def build_worker(settings: VerifierSettings) -> Worker:
         kv_tokens=settings.kv_tokens,
         hardware=hardware_profile(settings.device, threads),
         prefill_chunk=settings.prefill_chunk,
+        prefill_slowdown=settings.prefill_slowdown,
         share_prefixes=settings.prefix_sharing,
         cache_tokens=settings.prefix_cache_tokens,
     )

@@ -38,6 +38,8 @@ def encode_request(request: GenerateRequest) -> pb.GenerateRequest:
         options={name: pb.SourceOptions(values=dict(values)) for name, values in request.options.items()},
         expected_manifest_hash=request.expected_manifest_hash,
         cache_salt=request.cache_salt,
+        budget=request.budget,
+        strict=request.strict,
     )
     for name in ("node_budget", "max_depth", "deadline_ms"):
         value = getattr(request, name)
@@ -89,6 +91,8 @@ def decode_request(message: pb.GenerateRequest) -> GenerateRequest:
         request_id=message.request_id,
         expected_manifest_hash=message.expected_manifest_hash,
         cache_salt=message.cache_salt,
+        budget=message.budget,
+        strict=message.strict,
     )
 
 
@@ -103,6 +107,7 @@ def _check_sizes(message: pb.GenerateRequest) -> None:
         ("request_id", len(message.request_id), MAX_ID_CHARS),
         ("tenant", len(message.tenant), MAX_ID_CHARS),
         ("cache_salt", len(message.cache_salt), MAX_ID_CHARS),
+        ("budget", len(message.budget), MAX_ID_CHARS),
     )
     for field, size, limit in sizes:
         if size > limit:

@@ -139,14 +139,6 @@ async def test_bad_input_is_refused_by_name_and_the_server_lives(
     assert (await generate(client, replace(REQUEST, policy=replace(GREEDY, max_tokens=2))))[2].usage.completion == 2
 
 
-async def test_a_call_deadline_ends_it_with_what_there_is(stack: TinyStack) -> None:
-    message = generate_pb2.GenerateRequest(text="x", sampling={"temperature": 0, "max_tokens": 480, "ignore_eos": True})
-    async with grpc.aio.insecure_channel(stack.orchestrator.endpoint) as channel:
-        stub = generate_pb2_grpc.GenerateServiceStub(channel)
-        answers = [answer async for answer in stub.Generate(message, timeout=0.6)]
-    assert answers[-1].WhichOneof("event") == "finished"
-
-
 async def test_a_client_that_leaves_ends_its_generation(client: GenerateClient) -> None:
     request = replace(REQUEST, policy=replace(GREEDY, max_tokens=400))
     for _ in range(12):

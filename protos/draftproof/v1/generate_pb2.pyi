@@ -204,6 +204,8 @@ class GenerateRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     EXPECTED_MANIFEST_HASH_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text, used as it stands."""
     speculation_off: _builtins.bool
@@ -226,6 +228,12 @@ class GenerateRequest(_message.Message):
     """Refuse to act under any other manifest than this one (SHA-256, hex); empty: any."""
     cache_salt: _builtins.str
     """Shares the KV of prompt starts only with requests of this salt, and of the same tenant."""
+    budget: _builtins.str
+    """How what is verified is chosen: fixed (all that is offered) or adaptive (what makes tokens cheaper); empty: the
+    service's default.
+    """
+    strict: _builtins.bool
+    """Publish bit for bit what plain decoding on the same target publishes, at the cost of speed, or refuse."""
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
         """Token ids."""
@@ -270,10 +278,12 @@ class GenerateRequest(_message.Message):
         options: _abc.Mapping[_builtins.str, Global___SourceOptions] | None = ...,
         expected_manifest_hash: _builtins.str = ...,
         cache_salt: _builtins.str = ...,
+        budget: _builtins.str = ...,
+        strict: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms", "_max_depth", b"_max_depth", "_node_budget", b"_node_budget", "chat", b"chat", "deadline_ms", b"deadline_ms", "max_depth", b"max_depth", "node_budget", b"node_budget", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms", "_max_depth", b"_max_depth", "_node_budget", b"_node_budget", "cache_salt", b"cache_salt", "chat", b"chat", "deadline_ms", b"deadline_ms", "exactness", b"exactness", "expected_manifest_hash", b"expected_manifest_hash", "indexes", b"indexes", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sources", b"sources", "speculation_off", b"speculation_off", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids", "verifier", b"verifier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms", "_max_depth", b"_max_depth", "_node_budget", b"_node_budget", "budget", b"budget", "cache_salt", b"cache_salt", "chat", b"chat", "deadline_ms", b"deadline_ms", "exactness", b"exactness", "expected_manifest_hash", b"expected_manifest_hash", "indexes", b"indexes", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "sources", b"sources", "speculation_off", b"speculation_off", "strict", b"strict", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids", "verifier", b"verifier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_ms: _TypeAlias = _typing.Literal["deadline_ms"]  # noqa: Y015
     _WhichOneofArgType__deadline_ms: _TypeAlias = _typing.Literal["_deadline_ms", b"_deadline_ms"]  # noqa: Y015

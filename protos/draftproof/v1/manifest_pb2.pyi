@@ -133,6 +133,8 @@ class Manifest(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     HASH_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
     verifier: _builtins.str
     """Name of the verification algorithm."""
     exactness: _builtins.str
@@ -149,6 +151,10 @@ class Manifest(_message.Message):
     """Hash of the manifest that this one continues after a failover; empty: none."""
     hash: _builtins.str
     """SHA-256 (hex) of the canonical bytes of all other fields. A receiver that computes another one refuses."""
+    budget: _builtins.str
+    """How what is verified is chosen: fixed or adaptive."""
+    strict: _builtins.bool
+    """The text is bit for bit that of plain decoding on this target."""
     @_builtins.property
     def target(self) -> Global___TargetIdentity:
         """The target."""
@@ -185,10 +191,12 @@ class Manifest(_message.Message):
         parent: _builtins.str = ...,
         hash: _builtins.str = ...,
         options: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        budget: _builtins.str = ...,
+        strict: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exactness", b"exactness", "hash", b"hash", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "parent", b"parent", "releases", b"releases", "rng", b"rng", "sampling", b"sampling", "sources", b"sources", "target", b"target", "topology_compiler", b"topology_compiler", "verifier", b"verifier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "exactness", b"exactness", "hash", b"hash", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "parent", b"parent", "releases", b"releases", "rng", b"rng", "sampling", b"sampling", "sources", b"sources", "strict", b"strict", "target", b"target", "topology_compiler", b"topology_compiler", "verifier", b"verifier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -164,6 +164,33 @@ async def test_a_full_queue_is_waited_out(request_):
     assert "get_receipt" not in verifier.calls
 
 
+async def _drop_and_be_full(verifier, request):
+    verifier.open_errors.extend([ResourceExhausted("queue", "full", retry_after_ms=1)] * 6)
+    await drop_session(verifier, request)
+
+
+async def test_a_request_whose_replica_died_waits_for_room_at_the_other(request_):
+    verifier = FakeVerifier()
+    verifier.before.extend([None, _drop_and_be_full])
+    chunks, final = await collect(service(verifier).generate(request_))
+    assert tokens_of(chunks) == await undisturbed(request_)
+    assert final.certificate.sessions == 2
+    assert not verifier.open_errors
+
+
+async def test_a_request_waits_for_room_elsewhere_no_longer_than_its_deadline():
+    async def full_for_good(verifier, request):
+        verifier.open_errors.extend([ResourceExhausted("queue", "full", retry_after_ms=60_000)])
+        await drop_session(verifier, request)
+
+    verifier = FakeVerifier()
+    verifier.before.extend([None, full_for_good])
+    chunks, final = await collect(service(verifier).generate(replace(REQUESTS["greedy"], deadline_ms=2_000)))
+    assert final.finish == "deadline"
+    assert tokens_of(chunks) == (await undisturbed(REQUESTS["greedy"]))[: final.usage.completion]
+    assert verifier.sessions == {}
+
+
 async def test_a_receipt_of_another_payload_is_never_published():
     class Confused(FakeVerifier):
         async def verify(self, request):

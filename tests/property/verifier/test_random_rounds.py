@@ -205,7 +205,7 @@ class RandomRounds(RuleBasedStateMachine):
     @rule(data=st.data())
     def kv_is_that_of_a_fresh_prefill(self, data: st.DataObject) -> None:
         speaker = data.draw(st.sampled_from(list(self.speakers.values())))
-        session = self.rig.engine._sessions[speaker.client.session_id]
+        session = self.rig.engine.sessions.use(speaker.client.session_id)
         tokens = speaker.client.tokens
         last = len(tokens) - 1
         anchor = RowBlock(session.slot, np.array(tokens[-1:]), np.array([last]), np.array([-1]))
@@ -222,7 +222,7 @@ class RandomRounds(RuleBasedStateMachine):
 
     @invariant()
     def committed_rows_are_one_less_than_the_prefix_and_nothing_is_staged(self) -> None:
-        sessions = self.rig.engine._sessions
+        sessions = {session.request.session_id: session for session in self.rig.engine.sessions}
         assert set(sessions) == set(self.speakers)
         for name, speaker in self.speakers.items():
             slot = sessions[name].slot
@@ -231,7 +231,7 @@ class RandomRounds(RuleBasedStateMachine):
 
     @invariant()
     def what_is_not_reserved_is_free(self) -> None:
-        slots = [session.slot for session in self.rig.engine._sessions.values()]
+        slots = [session.slot for session in self.rig.engine.sessions]
         if all(isinstance(slot, Slot) for slot in slots):
             reserved = 16 * len({page for slot in slots for page in slot.table.tolist()})  # type: ignore[attr-defined]
         else:

@@ -134,3 +134,31 @@ def test_a_dear_source_alone_is_asked_only_if_it_is_worth_it(worth: bool) -> Non
 def test_the_fixed_budget_asks_all_side_by_side() -> None:
     budget = FixedBudget()
     assert (budget.dear("head"), budget.worth_asking("head", ())) == (False, True)
+
+
+def _reach(budget: AdaptiveBudget, *, rounds: int, accept: int, wait_us: float) -> int:
+    """What the head is asked after so many rounds in which it drafts as deep as it is asked, eight levels at most."""
+    for _ in range(rounds):
+        depth = min(8, budget.reaches.get("head", 8))
+        play(budget, [chain(depth, "head")], min(accept, depth), row_us=1_500.0, wait_us=wait_us)
+    return budget.reaches.get("head", 8)
+
+
+def test_a_dear_source_is_asked_one_level_more_than_what_is_verified_of_it() -> None:
+    budget = AdaptiveBudget(Experience())
+    assert _reach(budget, rounds=200, accept=1, wait_us=5_000.0) <= 3
+    # And again as deep as it goes once that holds.
+    assert _reach(budget, rounds=400, accept=8, wait_us=5_000.0) >= 8
+
+
+def test_a_cheap_source_is_always_asked_in_full() -> None:
+    budget = AdaptiveBudget(Experience())
+    assert _reach(budget, rounds=200, accept=1, wait_us=300.0) == 8
+    assert budget.reaches == {}
+    assert FixedBudget().reaches == {}
+
+
+def test_a_session_begins_with_the_reach_that_earlier_ones_found() -> None:
+    experience = Experience()
+    found = _reach(AdaptiveBudget(experience), rounds=200, accept=1, wait_us=5_000.0)
+    assert AdaptiveBudget(experience).reaches == {"head": found}

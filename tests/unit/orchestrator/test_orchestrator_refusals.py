@@ -40,6 +40,8 @@ NAN = float("nan")
         ({"node_budget": 65}, InvalidArgument, "node_budget"),
         ({"max_depth": 0}, InvalidArgument, "max_depth"),
         ({"deadline_ms": 0}, InvalidArgument, "deadline_ms"),
+        ({"budget": "generous"}, InvalidArgument, "budget"),
+        ({"strict": True}, FailedPrecondition, "strict"),
         ({"verifier": "oracle"}, InvalidArgument, "verifier"),
         ({"verifier": "membership"}, FailedPrecondition, "sampling.temperature"),
         ({"verifier": "typical"}, FailedPrecondition, "exactness"),

@@ -14,6 +14,7 @@ from opentelemetry.trace import StatusCode
 from contracts.errors import InvalidArgument, Unavailable
 from contracts.sampling import SamplingPolicy
 from orchestrator import telemetry_names as names
+from orchestrator.budget.adaptive import AdaptiveBudget
 from orchestrator.generate import Orchestrator
 from orchestrator.request import GenerateRequest
 from orchestrator.settings import OrchestratorSettings
@@ -174,3 +175,70 @@ async def test_cached_prompt_tokens_are_counted_in_usage_metrics_and_trace(bench
     assert bench.metric(names.METRIC_PREFIX_HITS) == {None: 3}
     (root,) = bench.named(names.SPAN_GENERATE)
     assert root.attributes[names.GEN_AI_CACHED_TOKENS] == 3
+
+
+async def traced_rounds(budget: str, *, rounds: int = 60, **offers):
+    """The round spans of one long request over the named sources."""
+    bench = Bench()
+    orchestrator = Orchestrator(
+        bench.verifier,
+        [FakeProposer(offers)],
+        [],
+        FakeTokenizer(),
+        OrchestratorSettings(propose_deadline_ms=60_000.0, budget=budget),
+        tracer=bench.provider.get_tracer("test"),
+    )
+    policy = SamplingPolicy(temperature=0.0, max_tokens=rounds, ignore_eos=True)
+    await collect(
+        orchestrator.generate(GenerateRequest(text="abab", policy=policy, max_depth=3, sources=tuple(offers)))
+    )
+    return [span.attributes for span in bench.named(names.SPAN_ROUND)]
+
+
+def refuse(request):
+    raise Unavailable("source", "down")
+
+
+async def test_the_choice_and_its_inputs_are_in_the_trace_by_source():
+    rounds = await traced_rounds("adaptive", oracle=oracle(babble), broken=refuse)
+    last = rounds[-1]
+    assert last[names.BUDGET_POLICY] == "adaptive"
+    assert last[names.BUDGET_SOURCES] == ("oracle", "broken")
+    assert rounds[0][names.BUDGET_STATES] == (names.STATE_ASKED, names.STATE_FAILED)
+    assert rounds[1][names.BUDGET_STATES][1] == names.STATE_BACKING_OFF
+    # What always holds is known to: by the candidates tried in this session.
+    tried, accepted = last[names.BUDGET_TRIED][0], last[names.BUDGET_ACCEPTED][0]
+    assert tried == accepted > 5
+    assert last[names.BUDGET_TRIED][1] == 0.0
+    chosen = next(attributes for attributes in reversed(rounds) if attributes[names.BUDGET_EXPECTED_US] > 0)
+    assert chosen[names.BUDGET_PASS_US] >= chosen[names.BUDGET_ONE_ROW_US] > 0.0
+    assert chosen[names.BUDGET_PASS_US] + chosen[names.BUDGET_IDLE_US] == pytest.approx(
+        chosen[names.BUDGET_EXPECTED_US]
+    )
+
+
+async def test_a_fixed_budget_says_so_and_claims_no_thoughts():
+    first = (await traced_rounds("fixed", oracle=oracle(babble)))[0]
+    assert first[names.BUDGET_POLICY] == "fixed"
+    assert first[names.BUDGET_STATES] == (names.STATE_ASKED,)
+    assert (first[names.BUDGET_WORTHS_US], first[names.BUDGET_EXPECTED_US]) == ((0.0,), 0.0)
+
+
+async def test_a_paused_source_is_told_from_one_without_a_share(monkeypatch):
+    monkeypatch.setattr(AdaptiveBudget, "asked", lambda self, source: source != "paused")
+    rounds = await traced_rounds("adaptive", oracle=oracle(babble), paused=oracle(babble))
+    assert {attributes[names.BUDGET_STATES][1] for attributes in rounds} == {names.STATE_PAUSED}
+
+
+async def test_nothing_is_worked_out_for_a_trace_that_nobody_takes(monkeypatch):
+    def told(*_args: object, **_kwargs: object) -> None:
+        raise AssertionError("worked out for nobody")
+
+    monkeypatch.setattr("orchestrator.round.set_choice", told)
+    monkeypatch.setattr(AdaptiveBudget, "standing", told)
+    settings = OrchestratorSettings(propose_deadline_ms=60_000.0, budget="adaptive")
+    untraced = Orchestrator(FakeVerifier(), [FakeProposer({"oracle": oracle(babble)})], [], FakeTokenizer(), settings)
+    chunks, _ = await collect(
+        untraced.generate(GenerateRequest(text="abab", policy=REQUEST.policy, sources=("oracle",)))
+    )
+    assert sum(len(chunk.token_ids) for chunk in chunks) == 7

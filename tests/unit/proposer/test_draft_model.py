@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from contracts.capability import VerifierCapability, admit
 from contracts.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from contracts.tree_shape import TreeShape
-from models.backend import Backend
+from models.backend import Backend, PrefixBackend
 from models.load import load_backend
 from proposer.draft_choice import RELATIONS
 from proposer.draft_model import DraftModel, DraftModelSettings
 from proposer.host import SourceHost
+from proposer.local import LocalProposer
 from proposer.topology.plan import CompleteTree, FixedTree, GrownByValue
 from tests.helpers.tiny_models import tiny_checkpoint
 from tests.unit.proposer.drafting import GREEDY, PROMPT, SAMPLED, VOCAB, asked, opened, target_laws, tokens_of
@@ -257,3 +259,37 @@ def test_a_draft_behind_the_host_serves_a_session(backend: Backend) -> None:
     rounds = Rounds(manifest)
     assert len(host.propose(rounds.request("draft_model", PROMPT, node_budget=4)).nodes) == 4
     host.close("s")
+
+
+async def _drained(local: LocalProposer) -> None:
+    """Returns when the drafting thread has done all that it was told so far."""
+    await asyncio.wrap_future(local._worker.submit(lambda: None))
+
+
+async def test_a_closed_session_gives_its_kv_back_though_nobody_drafts_again(backend: Backend) -> None:
+    assert isinstance(backend, PrefixBackend)
+    free = backend.usage.free_tokens
+    local = LocalProposer(SourceHost([DraftModel(backend)]))
+    manifest = session_manifest(await local.describe())
+    rounds = Rounds(manifest)
+    await local.open_session("s", manifest)
+    await local.propose(rounds.request("draft_model", PROMPT, node_budget=4))
+    assert backend.usage.free_tokens < free
+    await local.close_session("s")
+    await _drained(local)
+    assert backend.usage.free_tokens == free
+    local.shutdown()
+    await local.close_session("s")
+
+
+async def test_a_session_that_others_pushed_out_gives_its_kv_back(backend: Backend) -> None:
+    assert isinstance(backend, PrefixBackend)
+    free = backend.usage.free_tokens
+    local = LocalProposer(SourceHost([DraftModel(backend)], max_sessions=1))
+    manifest = session_manifest(await local.describe())
+    await local.open_session("s", manifest)
+    await local.propose(Rounds(manifest).request("draft_model", PROMPT, node_budget=4))
+    await local.open_session("newer", manifest)
+    await _drained(local)
+    assert backend.usage.free_tokens == free
+    local.shutdown()

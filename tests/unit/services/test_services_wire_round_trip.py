@@ -236,6 +236,8 @@ def test_generate_requests(prompt: Any, policy: SamplingPolicy, sources: Any, da
         request_id=data.draw(some.texts),
         expected_manifest_hash=data.draw(some.digests),
         cache_salt=data.draw(some.names),
+        budget=data.draw(some.names),
+        strict=data.draw(st.booleans()),
     )
     assert generate.decode_request(through(generate.encode_request(sent))) == sent
 

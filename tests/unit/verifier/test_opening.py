@@ -160,7 +160,7 @@ def test_a_session_larger_than_the_whole_budget_is_refused_for_good() -> None:
         rig.engine.open_session(rig.opening())
 
 
-def test_a_spent_budget_is_refused_with_a_hint_until_a_session_closes() -> None:
+def test_the_engine_itself_refuses_over_a_spent_budget_with_a_hint_until_a_session_closes() -> None:
     rig = Rig(kv_tokens=40)
     first = rig.open(session_id="first")
     with pytest.raises(ResourceExhausted) as refusal:

@@ -82,10 +82,10 @@ def test_leases_lapse_unless_a_call_renews_them() -> None:
     rig.clock.advance_ms(40)
     idle.round()
     rig.clock.advance_ms(40)
-    assert rig.engine.expire_leases() == ()
+    assert rig.engine.sessions.expire() == ()
     busy.round()
     rig.clock.advance_ms(40)
-    assert rig.engine.expire_leases() == ("idle",)
+    assert rig.engine.sessions.expire() == ("idle",)
     assert len(rig.scripted.slots) == 1
     with pytest.raises(NotFound):
         idle.round()

@@ -10,10 +10,10 @@ def test_the_plain_step_is_unknown_until_measured_then_the_recent_median() -> No
     steps = StepClock()
     assert steps.plain_step_us == 0.0
     for microseconds in (30.0, 10.0, 20.0):
-        steps.record(microseconds)
+        steps.record(1, microseconds)
     assert steps.plain_step_us == 20.0
     for _ in range(100):
-        steps.record(7.0)
+        steps.record(1, 7.0)
     assert steps.plain_step_us == 7.0
 
 
@@ -23,7 +23,7 @@ def test_the_warm_up_times_one_row_passes_and_leaves_nothing_reserved() -> None:
     rig.engine.warm_up(passes=3)
     assert rig.engine.describe().plain_step_us == pytest.approx(2000, abs=1)
     assert rig.scripted.slots == []
-    assert rig.scripted.passes[1:] == [[1]] * 4
+    assert rig.scripted.passes == [[32], [32], *[[1]] * 4]
 
 
 def test_one_row_passes_keep_the_plain_step_up_to_date_and_others_do_not() -> None:

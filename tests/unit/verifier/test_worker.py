@@ -85,7 +85,7 @@ def test_a_batch_is_bounded_by_rows_and_keeps_the_order_of_arrival() -> None:
     assert desk.rig.scripted.passes[before:] == [[9], [2, 2], [3]]
 
 
-def test_a_long_prompt_and_a_stream_of_rounds_take_turns() -> None:
+def test_a_long_prompt_and_a_stream_of_rounds_share_passes() -> None:
     desk = Desk()
     client = desk.client()
     before = len(desk.rig.scripted.passes)
@@ -96,7 +96,7 @@ def test_a_long_prompt_and_a_stream_of_rounds_take_turns() -> None:
         desk.worker.step()
         client.absorb(desk.answers[f"round {turns}"])
         turns += 1
-    assert desk.rig.scripted.passes[before:] == [[1], [2]] * 4
+    assert desk.rig.scripted.passes[before:] == [[1, 2]] * 4
 
 
 def test_prompts_take_turns_among_themselves() -> None:
