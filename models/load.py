@@ -10,15 +10,15 @@ import torch
 from contracts.errors import InvalidArgument
 from models.backend import Backend, BackendInfo
 from models.checkpoint import digest
-from models.config import DecoderConfig, read_config
+from models.config import FAMILIES, DecoderConfig, model_type, read_config
 from models.decoder import TorchDecoder
 from models.weights import DecoderWeights, read_weights
 
 Dtype = Literal["float32", "bfloat16"]
-Implementation = Literal["cpu-llvm", "cpu-torch", "cuda-torch"]
+Implementation = Literal["cpu-llvm", "cpu-torch", "cuda-torch", "transformers"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_IMPLEMENTATIONS = {"cpu": ("cpu-llvm", "cpu-torch"), "cuda": ("cuda-torch",)}
+_IMPLEMENTATIONS = {"cpu": ("cpu-llvm", "cpu-torch", "transformers"), "cuda": ("cuda-torch", "transformers")}
 
 # Rows for which the LLVM pass is row-invariant: no number of rows breaks it, so the bound is merely large.
 _ANY_ROWS = 1 << 30
@@ -40,16 +40,24 @@ def load_backend(
         the weights' dtype throughout, as Transformers does.
     device: a torch device. kv_budget_tokens: KV rows all slots together may reserve.
     threads: threads of the LLVM pass; None for one per core this process may run on.
-    implementation: None chooses the LLVM pass on a CPU, except for bf16 on one with AMX, which only torch uses.
+    implementation: None chooses the LLVM pass on a CPU, except for bf16 on one with AMX, which only torch uses, and for
+        families that have no decoder here "transformers", the slower fallback (see `models.fallback`).
     poison: overwrite dead KV rows with NaN (for tests).
     Raises InvalidArgument for unsupported options, configurations and weights, DataLoss for unreadable files.
     """
     if dtype not in _DTYPES:
         raise InvalidArgument("dtype", f"{dtype!r} is not supported; known: {', '.join(_DTYPES)}")
-    chosen = implementation or _choose(dtype, device)
+    chosen = implementation or (_choose(dtype, device) if model_type(directory) in FAMILIES else "transformers")
     known = _IMPLEMENTATIONS.get(torch.device(device).type, ())
     if chosen not in known:
         raise InvalidArgument("implementation", f"{chosen!r} does not run on {device!r}; known: {', '.join(known)}")
+    if chosen == "transformers":
+        # Importing Transformers takes seconds: only who computes with it pays.
+        from models.fallback.loading import load_fallback
+
+        return load_fallback(
+            directory, dtype=_DTYPES[dtype], device=device, kv_budget_tokens=kv_budget_tokens, poison=poison
+        )
     config = read_config(directory)
     weights = read_weights(directory, config, _DTYPES[dtype])
     return _backend(

@@ -70,8 +70,10 @@ class VerifierSettings(ModelSettings):
     verifier_port: int = Field(7602, ge=0, le=65535, description="port of the verifier service; 0: any free one")
     dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the target's weights")
     device: str = Field("cpu", description="where the target runs: cpu, cuda, cuda:1")
-    backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-torch"] = Field(
-        "", description="implementation of the target's pass; empty: the fastest that runs here"
+    backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-torch", "transformers"] = Field(
+        "",
+        description="implementation of the target's pass; empty: the fastest that runs here, which for families without a "
+        "decoder of ours is transformers, the slower fallback",
     )
     threads: int = Field(0, ge=0, description="threads of a pass; 0: one per core")
     kv_tokens: int = Field(16_384, ge=64, description="tokens of KV that all sessions share")

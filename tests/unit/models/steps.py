@@ -13,7 +13,7 @@ from models.load import Implementation
 from models.passes import depths
 
 Load = Callable[..., Backend]
-IMPLEMENTATIONS: tuple[Implementation, ...] = ("cpu-llvm", "cpu-torch")
+IMPLEMENTATIONS: tuple[Implementation, ...] = ("cpu-llvm", "cpu-torch", "transformers")
 
 
 def tree_block(

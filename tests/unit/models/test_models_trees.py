@@ -34,7 +34,7 @@ def test_siblings_stand_at_their_depth_not_at_their_packed_row(backend: Backend)
     many = backend.forward([tree_block(slot, [7, 8, 9, 10, 7], [-1, 0, 0, 0, 0])]).logits[0]
     backend.rollback(slot)
     few = backend.forward([tree_block(slot, [7, 7], [-1, 0])]).logits[0]
-    assert torch.allclose(many[4], few[1], atol=1e-5)
+    assert (many[4] - few[1]).abs().max() < 1e-4
     backend.release(slot)
 
 

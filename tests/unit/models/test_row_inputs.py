@@ -12,18 +12,19 @@ from contracts.errors import InvalidArgument
 from models.backend import RowBlock
 from models.config import read_config
 from models.cpu.decoder import _table, _widened
-from models.load import backend_of, load_backend
+from models.load import Implementation, backend_of, load_backend
 from models.weights import read_weights
 from tests.helpers.tiny_models import tiny_checkpoint
+from tests.unit.models.steps import IMPLEMENTATIONS
 
 TOKENS = np.array([5, 9, 11, 5])
 ROWS = np.arange(4)
 
 
-@pytest.mark.parametrize("implementation", ["cpu-llvm", "cpu-torch"])
-def test_embeddings_given_as_rows_are_embeddings(tmp_path: Path, implementation: str) -> None:
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_embeddings_given_as_rows_are_embeddings(tmp_path: Path, implementation: Implementation) -> None:
     directory = tiny_checkpoint(tmp_path)
-    backend = load_backend(directory, implementation=implementation, kv_budget_tokens=128)  # type: ignore[arg-type]
+    backend = load_backend(directory, implementation=implementation, kv_budget_tokens=128)
     weights = read_weights(directory, read_config(directory), torch.float32)
     plain, given = backend.allocate(8), backend.allocate(8)
     inputs = weights.embedding[torch.from_numpy(TOKENS)]
