@@ -18,8 +18,9 @@ from models.passes import depths
 _PREFIX, _BRANCH, _DEPTH = 5, 2, 3
 ROWS = _PREFIX + sum(_BRANCH**level for level in range(1, _DEPTH + 1)) + 1
 
-# Of a row's logits, centred: the root mean square of the difference over that of the logits. A wrong mask or position gives
-# 0.05 to 1; fp32 stays below 1e-5. In bf16 a tie of a router may turn one row over, so there the median row is judged.
+# Of a row's logits, centred: the root mean square of the difference over that of the logits. fp32 stays below 1e-5. Siblings
+# seen or positions by row give the median row of the tree 0.2 to 1.1 over 14 tiny families, in either type. In bf16 a tie
+# of a router may turn single rows over, so there that median is judged, in fp32 the worst row.
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05}
 
 
@@ -45,9 +46,10 @@ def check_tree(backend: Backend, model: CausalModel) -> None:
     index = np.array([[*range(_PREFIX), *(_PREFIX + row for row in path)] for path in paths])
     whole = np.stack([np.concatenate([prefix, tokens[path]]) for path in paths])
     errors = _errors(torch.cat(rows)[torch.from_numpy(index)], _plain(model, whole))
+    grown = errors[:, _PREFIX:]
     end = _plain(model, np.concatenate([prefix, tokens[kept], ending])[None])[0, -1:]
     errors = torch.cat([errors.flatten(), _errors(after, end)])
-    judged = float(errors.max() if model.dtype == torch.float32 else errors.median())
+    judged = float(errors.max() if model.dtype == torch.float32 else grown.median())
     tolerance = _TOLERANCE[model.dtype]
     # Not "larger than": NaN is refused too.
     if not judged <= tolerance:

@@ -26,7 +26,7 @@ def refuse(config: Any) -> None:
         raise InvalidArgument("config.model_type", f"{family!r} is an encoder-decoder; only decoders alone run here")
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise InvalidArgument("config.model_type", f"Transformers has no causal language model of {family!r}")
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if family in _FAMILIES:
         raise _refusal(family, _FAMILIES[family])
     if getattr(kind, "_is_stateful", False):
