@@ -22,8 +22,9 @@ class BackendInfo:
     """What a manifest seals about a loaded model.
 
     `dtype` is that of the weights ("float32", "bfloat16", "int8", "int4"); `backend` names the implementation that computes
-    ("cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch"). `row_invariant_up_to` is the number of rows up to which a pass
-    gives each row bit for bit what a pass of that row alone over the same committed prefix gives; 0 claims nothing.
+    ("cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch", "transformers"). `row_invariant_up_to` is the number of rows up to
+    which a pass gives each row bit for bit what a pass of that row alone over the same committed prefix gives; 0 claims
+    nothing.
     """
 
     family: str

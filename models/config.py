@@ -1,4 +1,4 @@
-"""What the decoder needs to know of a `config.json`, for four families; everything else is refused by name."""
+"""What the decoder needs to know of a `config.json`, for four families; everything else is `models.fallback`'s."""
 
 from __future__ import annotations
 
@@ -47,6 +47,15 @@ class DecoderConfig:
 
 def read_config(directory: Path) -> DecoderConfig:
     """Parse `directory/config.json`. Raises InvalidArgument when it is absent, not JSON or not supported."""
+    return parse_config(_read(directory))
+
+
+def model_type(directory: Path) -> str:
+    """The family that `directory/config.json` names, "" where it names none. Raises as `read_config` does."""
+    return str(_read(directory).get("model_type", ""))
+
+
+def _read(directory: Path) -> Mapping[str, Any]:
     path = directory / "config.json"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -54,7 +63,9 @@ def read_config(directory: Path) -> DecoderConfig:
         raise InvalidArgument("model", f"{directory} holds no config.json") from None
     except json.JSONDecodeError as error:
         raise InvalidArgument("model", f"{path} is not JSON: {error}") from error
-    return parse_config(raw)
+    if not isinstance(raw, Mapping):
+        raise InvalidArgument("model", f"{path} is no JSON object")
+    return raw
 
 
 def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:

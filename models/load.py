@@ -10,17 +10,20 @@ import torch
 from contracts.errors import InvalidArgument
 from models.backend import Backend, BackendInfo
 from models.checkpoint import digest
-from models.config import DecoderConfig, read_config
+from models.config import FAMILIES, DecoderConfig, model_type, read_config
 from models.cuda.device import known_device, require_device
 from models.decoder import TorchDecoder
 from models.weights import DecoderWeights, read_weights
 
 Dtype = Literal["float32", "bfloat16", "int8", "int4"]
-Implementation = Literal["cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch"]
+Implementation = Literal["cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch", "transformers"]
 
 # What weights are read as; those that are quantised afterwards, as they are stored.
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": None, "int4": None}
-_IMPLEMENTATIONS = {"cpu": ("cpu-llvm", "cpu-torch"), "cuda": ("cuda-graph", "cuda-torch")}
+_IMPLEMENTATIONS = {
+    "cpu": ("cpu-llvm", "cpu-torch", "transformers"),
+    "cuda": ("cuda-graph", "cuda-torch", "transformers"),
+}
 
 # Rows for which the LLVM pass is row-invariant: no number of rows breaks it, so the bound is merely large.
 _ANY_ROWS = 1 << 30
@@ -43,8 +46,9 @@ def load_backend(
         the weights' dtype throughout, as Transformers does, and has no "int8" and "int4" (models/quantized.py).
     device: a torch device. kv_budget_tokens: KV rows all slots together may reserve.
     threads: threads of the LLVM pass; None for one per core this process may run on.
-    implementation: None chooses the LLVM pass on a CPU, except for bf16 on one with AMX, which only torch uses.
-        On a GPU None chooses captured passes; "cuda-torch" is the eager reference there.
+    implementation: None chooses the LLVM pass on a CPU, except for bf16 on one with AMX, which only torch uses, captured
+        passes on a GPU ("cuda-torch" is the eager reference there), and for families that have no decoder here
+        "transformers", the slower fallback (see `models.fallback`).
     fixed_rows: of "cuda-graph", strict mode: rows that every pass is padded or cut to (see models.cuda.decoder).
     poison: overwrite dead KV rows with NaN (for tests).
     Raises InvalidArgument for unsupported options, configurations and weights, DataLoss for unreadable files, and
@@ -53,15 +57,23 @@ def load_backend(
     if dtype not in _DTYPES:
         raise InvalidArgument("dtype", f"{dtype!r} is not supported; known: {', '.join(_DTYPES)}")
     kind = known_device(device).type
-    chosen = implementation or _choose(dtype, device)
+    chosen = implementation or (_choose(dtype, device) if model_type(directory) in FAMILIES else "transformers")
     known = _IMPLEMENTATIONS[kind]
     if chosen not in known:
         raise InvalidArgument("implementation", f"{chosen!r} does not run on {device!r}; known: {', '.join(known)}")
-    if _DTYPES[dtype] is None and chosen != "cpu-llvm":
+    stored_as = _DTYPES[dtype]
+    if stored_as is None and chosen != "cpu-llvm":
         raise InvalidArgument("dtype", f"{dtype!r} is computed by cpu-llvm only, not by {chosen}")
     if fixed_rows is not None and chosen != "cuda-graph":
         raise InvalidArgument("fixed_rows", f"{chosen!r} has no strict mode; known: cuda-graph")
     require_device(device)
+    if stored_as is not None and chosen == "transformers":
+        # Importing Transformers takes seconds: only who computes with it pays.
+        from models.fallback.loading import load_fallback
+
+        return load_fallback(
+            directory, dtype=stored_as, device=device, kv_budget_tokens=kv_budget_tokens, poison=poison
+        )
     config = read_config(directory)
     weights = read_weights(directory, config, _DTYPES[dtype])
     return _backend(

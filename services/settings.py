@@ -74,8 +74,10 @@ class VerifierSettings(ModelSettings):
         "of a checkpoint that was converted from such a file",
     )
     device: str = Field("cpu", description="where the target runs: cpu, cuda, cuda:1")
-    backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch"] = Field(
-        "", description="implementation of the target's pass; empty: the fastest that runs here"
+    backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch", "transformers"] = Field(
+        "",
+        description="implementation of the target's pass; empty: the fastest that runs here, which for families without a "
+        "decoder of ours is transformers, the slower fallback",
     )
     fixed_rows: int = Field(
         0,

@@ -168,15 +168,29 @@ def _model(settings: AllSettings) -> Iterator[Finding]:
         return
     try:
         from models.checkpoint import weight_files
+        from models.config import FAMILIES, model_type
 
         weight_files(directory)
         CheckpointTokenizer(directory)
+        family = model_type(directory)
     except DraftproofError as error:
         yield Finding(
             "bad", f"model {settings.model}: {error}", "name another by DRAFTPROOF_MODEL, or remove it to fetch anew"
         )
         return
     yield Finding("ok", f"model {settings.model}: converted, with its tokenizer")
+    if settings.backend == "transformers":
+        yield Finding(
+            "note",
+            f"model {settings.model}: set to run through Transformers' own modules, which is slower",
+            "unset DRAFTPROOF_BACKEND for the fastest that runs here",
+        )
+    elif family not in FAMILIES:
+        yield Finding(
+            "note",
+            f"model {settings.model}: family {family!r} runs through Transformers' own modules, slower than the decoders "
+            f"for {', '.join(FAMILIES)}",
+        )
 
 
 def _kv(settings: AllSettings) -> Iterator[Finding]:

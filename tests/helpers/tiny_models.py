@@ -50,6 +50,27 @@ def tiny_checkpoint(
     if family == "mistral":
         settings["sliding_window"] = None
     settings.update(options)
+    directory = tmp / (name or f"{family}-{vocab_size}-{hidden}x{layers}-{seed}")
+    return _write(directory, family, settings, seed, logit_scale)
+
+
+def tiny_family(tmp: Path, family: str, *, seed: int = 0, **options: Any) -> Path:
+    """Write a random checkpoint of any family of Transformers, `options` beside the few keys that all know; no tokenizer."""
+    settings: dict[str, Any] = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 256,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+        "initializer_range": 0.3,
+    }
+    return _write(tmp / f"{family}-{seed}", family, settings | options, seed, 1.0)
+
+
+def _write(directory: Path, family: str, settings: dict[str, Any], seed: int, logit_scale: float) -> Path:
     config = AutoConfig.for_model(family, **settings)
     transformers_logging.disable_progress_bar()
     generator_state = torch.get_rng_state()
@@ -65,7 +86,6 @@ def tiny_checkpoint(
                 model.lm_head.weight.mul_(logit_scale)
     finally:
         torch.set_rng_state(generator_state)
-    directory = tmp / (name or f"{family}-{vocab_size}-{hidden}x{layers}-{seed}")
     model.save_pretrained(directory)
     return directory
 

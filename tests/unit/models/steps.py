@@ -15,7 +15,7 @@ from models.passes import depths
 from tests.helpers.cuda_decoders import cuda_decoder_of
 
 Load = Callable[..., Backend]
-IMPLEMENTATIONS: tuple[Implementation, ...] = ("cpu-llvm", "cpu-torch", "cuda-graph")
+IMPLEMENTATIONS: tuple[Implementation, ...] = ("cpu-llvm", "cpu-torch", "cuda-graph", "transformers")
 
 
 def load_on_cpu(

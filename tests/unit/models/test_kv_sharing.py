@@ -44,7 +44,7 @@ def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 @pytest.mark.parametrize(
     ("implementation", "shared"),
     [("cpu-llvm", n) for n in (1, 15, 16, 63, 64, 65, 127, 128, 150)]
-    + [(name, n) for name in ("cpu-torch", "cuda-graph") for n in (64, 128)],
+    + [(name, n) for name in ("cpu-torch", "cuda-graph", "transformers") for n in (64, 128)],
 )
 def test_a_fork_says_bit_for_bit_what_a_fresh_prefill_says(
     tiny: Path, implementation: Implementation, shared: int

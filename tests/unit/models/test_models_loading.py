@@ -79,7 +79,7 @@ def test_a_name_that_is_nothing_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"model_type": "gpt2"}, "config.model_type"),
+        ({"model_type": "no-such-family"}, "config.model_type"),
         ({"hidden_act": "gelu"}, "config.hidden_act"),
         ({"mlp_bias": True}, "config.mlp_bias"),
         ({"quantization_config": {"bits": 4}}, "config.quantization_config"),

@@ -48,7 +48,7 @@ def test_a_tree_grown_level_by_level_equals_the_tree_in_one_pass(backend: Backen
         block = RowBlock(slot, np.array(tokens), np.full(2, len(PREFIX) + depth), np.array(parents))
         grown.append(backend.forward([block]).logits[0])
     assert slot.staged == 5
-    assert torch.allclose(torch.cat(grown), whole, atol=1e-5)
+    assert (torch.cat(grown) - whole).abs().max() < 1e-4
     backend.commit(slot, [0, 2, 4])
     after = backend.forward([chain(slot, [6])]).logits[0]
     alone = one_by_one(backend, [*PREFIX, 1, 3, 5, 6])[-1]

@@ -31,7 +31,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_checkpoint(tmp_path_factory.mktemp("tiny"), vocab_size=20)
 
 
-@pytest.fixture(params=["cpu-torch", "cpu-llvm"])
+@pytest.fixture(params=["cpu-torch", "cpu-llvm", "transformers"])
 def fresh_backend(request: pytest.FixtureRequest, checkpoint: Path) -> Callable[[], Backend]:
     return lambda: load_backend(
         checkpoint, dtype="float32", kv_budget_tokens=512, threads=1, implementation=request.param

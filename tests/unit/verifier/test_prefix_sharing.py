@@ -46,7 +46,7 @@ def model_rig(checkpoint: Path, implementation: Implementation, **options: objec
     return Rig(backend, kv_tokens=1024, prefill_chunk=16, **options)
 
 
-@pytest.mark.parametrize("implementation", ["cpu-llvm", "cpu-torch"])
+@pytest.mark.parametrize("implementation", ["cpu-llvm", "cpu-torch", "transformers"])
 @pytest.mark.parametrize("policy", [replace(GREEDY, logprobs=2, ignore_eos=True), SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("live", [True, False], ids=["live", "ended"])
 def test_a_shared_start_changes_no_token_and_no_bit_of_a_logprob(
@@ -73,7 +73,7 @@ def test_a_shared_start_changes_no_token_and_no_bit_of_a_logprob(
     assert tell(model_rig(checkpoint, implementation), shared=True) == alone
 
 
-@pytest.mark.parametrize("implementation", ["cpu-llvm", "cpu-torch"])
+@pytest.mark.parametrize("implementation", ["cpu-llvm", "cpu-torch", "transformers"])
 def test_the_next_turn_of_a_conversation_prefills_only_what_is_new(
     checkpoint: Path, implementation: Implementation
 ) -> None:
