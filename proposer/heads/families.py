@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from contracts.errors import FailedPrecondition, InvalidArgument
 from models.checkpoint import digest
-from models.config import DecoderConfig, read_config
+from models.config import DecoderConfig, parse_config, read_config
 from models.weights import DecoderWeights, read_weights
 from proposer.heads import package
 from proposer.heads.clover import CloverHead, CloverNetwork
@@ -22,6 +22,8 @@ from proposer.heads.hydra import HydraHead, HydraNetwork
 from proposer.heads.medusa import MedusaHead, MedusaNetwork
 from proposer.heads.package import HeadManifest, HeadPackage
 from proposer.heads.prefix import PrefixNetwork, PrefixRows
+from proposer.heads.published.eagle import FAMILIES as PUBLISHED
+from proposer.heads.published.eagle import PublishedEagle, PublishedEagleHead, PublishedShape
 from proposer.heads.vocabulary import DraftVocabulary
 
 
@@ -47,6 +49,8 @@ def network_of(manifest: HeadManifest, frozen: Frozen, vocabulary: DraftVocabula
     shape = manifest.shape
     rows, hidden = frozen.rows(vocabulary), frozen.config.hidden_size
     try:
+        if manifest.family in PUBLISHED:
+            return PublishedEagle(_published_shape(manifest, hidden), frozen.embedding, rows)
         layer = replace(frozen.config, intermediate_size=shape.get("inner", frozen.config.intermediate_size))
         if manifest.family in ("eagle", "eagle3"):
             return EagleNetwork(EagleShape(manifest.taps, layer), frozen.embedding, rows)
@@ -60,6 +64,17 @@ def network_of(manifest: HeadManifest, frozen: Frozen, vocabulary: DraftVocabula
         return HydraNetwork(hidden, manifest.depth, shape["blocks"], frozen.embedding, rows, prefix=prefix)
     except KeyError as error:
         raise InvalidArgument("head.shape", f"a {manifest.family} head needs {error}") from error
+
+
+def _published_shape(manifest: HeadManifest, target_hidden: int) -> PublishedShape:
+    flags = ("fc_bias", "qkv_bias", "out_bias", "norm_before_residual", "own_embedding")
+    return PublishedShape(
+        config=parse_config(manifest.decoder),
+        taps=manifest.taps,
+        target_hidden=target_hidden,
+        joins=manifest.family == "eagle-published",
+        **{name: bool(manifest.shape[name]) for name in flags},
+    )
 
 
 def tensor_shapes(network: nn.Module) -> Mapping[str, tuple[int, ...]]:
@@ -90,6 +105,8 @@ def head_of(
             threads=threads,
             target_head=target_head,
         )
+    if isinstance(network, PublishedEagle):
+        return PublishedEagleHead(network, vocabulary, kv_budget_tokens=kv_budget_tokens)
     if isinstance(network, MedusaNetwork):
         return MedusaHead(network, vocabulary)
     assert isinstance(network, HydraNetwork | CloverNetwork)
