@@ -1,4 +1,4 @@
-"""Imported heads compute what their authors published, after prefixes and along drafted paths: whole recomputations say so."""
+"""Imported heads compute what their authors published, after prefixes and along drafted paths: recomputations say so."""
 
 from __future__ import annotations
 
