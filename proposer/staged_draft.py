@@ -26,6 +26,7 @@ from proposer.draft_cache import DraftCache
 from proposer.draft_model import DraftModel, DraftModelSettings
 from proposer.draft_tree import DraftTree
 from proposer.prompt_lookup import PromptLookupSettings, continuation_of
+from proposer.topology.plan import GrownByValue, TreePlan
 from proposer.tree_source import Drafting
 
 # What guesses are copied by: long matches alone, since a wrong guess costs a row of a draft pass.
@@ -52,14 +53,16 @@ class StagedDraft(DraftModel):
         guesses: PromptLookupSettings = GUESSES,
     ) -> None:
         settings = settings or DraftModelSettings()
-        if settings.tree.topology is not Topology.SEQUENCE:
+        tree = settings.tree
+        if isinstance(tree, GrownByValue) or tree.topology is not Topology.SEQUENCE:
             raise InvalidArgument("draft_model.tree", "staged drafting is for chains")
         super().__init__(backend, settings, name=name, tokenizer_digest=tokenizer_digest, eos_ids=eos_ids)
+        self._chain: TreePlan = tree
         self._guesses = guesses
 
     def draft(self, session: Drafting[DraftCache], request: ProposeRequest, budget: int, depth: int) -> DraftTree:
         """The chain that the plain draft model drafts."""
-        wanted = len(self._tree_settings.tree.shape(budget, depth))
+        wanted = len(self._chain.shape(budget, depth))
         if not wanted:
             return DraftTree()
         choose, process = self.chosen_by(session, request)

@@ -23,7 +23,7 @@ from proposer.heads.medusa import MedusaHead, MedusaNetwork
 from proposer.heads.package import HeadManifest, HeadPackage
 from proposer.heads.prefix import PrefixNetwork, PrefixRows
 from proposer.heads.published.eagle import FAMILIES as PUBLISHED
-from proposer.heads.published.eagle import PublishedEagle, PublishedEagleHead, PublishedShape
+from proposer.heads.published.eagle import FINAL, PublishedEagle, PublishedEagleHead, PublishedShape
 from proposer.heads.vocabulary import DraftVocabulary
 
 
@@ -67,12 +67,17 @@ def network_of(manifest: HeadManifest, frozen: Frozen, vocabulary: DraftVocabula
 
 
 def _published_shape(manifest: HeadManifest, target_hidden: int) -> PublishedShape:
+    joins = manifest.family == "eagle-published"
+    if joins and manifest.taps != (FINAL,):
+        raise InvalidArgument("head.taps", f"{manifest.taps}, an {manifest.family} head reads {FINAL!r}")
+    if manifest.projection != ("shared" if joins else "own"):
+        raise InvalidArgument("head.projection", f"{manifest.projection!r} is not what {manifest.family} heads have")
     flags = ("fc_bias", "qkv_bias", "out_bias", "norm_before_residual", "own_embedding")
     return PublishedShape(
         config=parse_config(manifest.decoder),
         taps=manifest.taps,
         target_hidden=target_hidden,
-        joins=manifest.family == "eagle-published",
+        joins=joins,
         **{name: bool(manifest.shape[name]) for name in flags},
     )
 

@@ -69,6 +69,10 @@ class HeadManifest:
             raise InvalidArgument("head.format", f"{self.format}, this release reads {FORMAT}")
         if self.family not in FAMILIES:
             raise InvalidArgument("head.family", f"{self.family!r} is none of {', '.join(FAMILIES)}")
+        if bool(self.decoder) != self.family.endswith("-published"):
+            raise InvalidArgument(
+                "head.decoder", "a layer's own configuration belongs to imported heads, and they need one"
+            )
         if self.projection not in PROJECTIONS:
             raise InvalidArgument("head.projection", f"{self.projection!r} is none of {', '.join(PROJECTIONS)}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,30 @@ def test_a_refused_import_writes_nothing_and_a_package_holds_for_its_base_alone(
     with pytest.raises(FailedPrecondition) as error:
         load_head(tmp_path / "out", other, tokenizer_digest=tokenizer_digest(other))
     assert error.value.field == "head.target_digest"
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "field"),
+    [
+        ("eagle", {"taps": ["layer:0"]}, "head.taps"),
+        ("eagle", {"projection": "own"}, "head.projection"),
+        ("eagle", {"decoder": {}}, "head.decoder"),
+        ("eagle", {"shape": {"fc_bias": 1}}, "head.shape"),
+        ("eagle3", {"projection": "shared"}, "head.projection"),
+        ("medusa", {"decoder": {"hidden_size": 32}}, "head.decoder"),
+    ],
+)
+def test_a_changed_manifest_is_refused(
+    layout: str, change: dict[str, Any], field: str, checkpoint: Path, target: Frozen, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    directory = made(layout, tmp_path / "head", target)
+    import_head(directory, out, checkpoint, target_name="tiny", eos_ids=(EOS,), taps=taps_of(layout))
+    manifest = json.loads((out / MANIFEST).read_text())
+    (out / MANIFEST).write_text(json.dumps(manifest | change))
+    with pytest.raises(InvalidArgument) as error:
+        load_head(out, checkpoint, tokenizer_digest=tokenizer_digest(checkpoint), frozen=target)
+    assert error.value.field == field
 
 
 @pytest.mark.parametrize("layout", ["medusa", "eagle", "eagle3"])
