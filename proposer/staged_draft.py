@@ -29,7 +29,7 @@ from proposer.prompt_lookup import PromptLookupSettings, continuation_of
 from proposer.topology.plan import GrownByValue, TreePlan
 from proposer.tree_source import Drafting
 
-# What guesses are copied by: long matches alone, since a wrong guess costs a row of a draft pass.
+# What guesses are copied by: in proportion to the match, since a wrong guess costs a row of a draft pass.
 GUESSES = PromptLookupSettings(rule="one_edit", max_ngram=16, spec_factor=2)
 
 
