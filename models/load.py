@@ -57,6 +57,8 @@ def load_backend(
     if dtype not in _DTYPES:
         raise InvalidArgument("dtype", f"{dtype!r} is not supported; known: {', '.join(_DTYPES)}")
     kind = known_device(device).type
+    if implementation is None:
+        require_device(device)
     chosen = implementation or (_choose(dtype, device) if model_type(directory) in FAMILIES else "transformers")
     known = _IMPLEMENTATIONS[kind]
     if chosen not in known:

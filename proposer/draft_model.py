@@ -23,7 +23,7 @@ service), the drafts are a little worse; q is the law they were drawn from all t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,6 +53,9 @@ class DraftModel(TreeSource[DraftCache]):
     as the request's min_tokens ban them in the target. A prefix longer than the draft's context gets an empty offer.
     """
 
+    # What a way of drafting adds to the source's version.
+    HOW: ClassVar[Mapping[str, str]] = {}
+
     def __init__(
         self,
         backend: Backend,
@@ -67,7 +70,7 @@ class DraftModel(TreeSource[DraftCache]):
             settings or DraftModelSettings(),
             name=name,
             family="draft_model",
-            version={"checkpoint": info.checkpoint_digest, "dtype": info.dtype},
+            version={"checkpoint": info.checkpoint_digest, "dtype": info.dtype, **self.HOW},
             drafter=info.checkpoint_digest,
             tokenizer_digest=tokenizer_digest,
         )

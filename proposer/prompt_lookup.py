@@ -186,6 +186,23 @@ def _length(match: Match, spec_factor: int, wanted: int) -> int:
     return min(wanted, spec_factor * match.length) if spec_factor else wanted
 
 
+def continuation_of(prefix: npt.NDArray[np.int64], settings: PromptLookupSettings, wanted: int) -> list[int]:
+    """What followed the best occurrence, at most `wanted` tokens: what a source of one branch copies; empty without any."""
+    ranked = ranked_matches(
+        prefix,
+        rule=settings.rule,
+        continuation=settings.continuation,
+        min_ngram=settings.min_ngram,
+        max_ngram=settings.max_ngram,
+        wanted=wanted,
+    )
+    match = next(iter(ranked), None) if wanted > 0 else None
+    if match is None:
+        return []
+    length = _length(match, settings.spec_factor, wanted)
+    return [*prefix[match.start : match.start + length].tolist()]
+
+
 class PromptLookup:
     """The source `prompt_lookup`. Keeps nothing between calls."""
 

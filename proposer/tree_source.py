@@ -21,7 +21,7 @@ from contracts.ports import ProposeRequest
 from contracts.proposal import MAX_NODES, Proposal, ProposalNode, SourceCost, StateHandle
 from contracts.sampling import SamplingPolicy
 from contracts.topology import ProbabilitySemantics, SamplingRelation
-from proposer.draft_choice import RELATIONS, WITH_LAW, choice_of
+from proposer.draft_choice import RELATIONS, WITH_LAW, Choose, choice_of
 from proposer.draft_tree import Drafter, DraftTree, Process, grow, grow_by_value
 from proposer.source import KIND, read_options, version_of
 from proposer.topology.plan import CHAIN, GrownByValue, TreePlan
@@ -202,17 +202,8 @@ class TreeSource(ABC, Generic[R]):
 
     def draft(self, session: Drafting[R], request: ProposeRequest, budget: int, depth: int) -> DraftTree:
         """The round's tree. budget, depth: at least 1."""
-        settings, policy = self._tree_settings, request.policy
-        if settings.relation == SamplingRelation.BEAM:
-            policy = replace(policy, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
-        choose = choice_of(
-            settings.relation,
-            policy,
-            frontier=len(request.prefix),
-            source=self._description.name,
-            support=settings.support,
-        )
-        process = self.process_of(session, request, policy)
+        settings = self._tree_settings
+        choose, process = self.chosen_by(session, request)
         tree = settings.tree
         if isinstance(tree, GrownByValue):
             return grow_by_value(
@@ -228,6 +219,20 @@ class TreeSource(ABC, Generic[R]):
         if not len(shape):
             return DraftTree()
         return grow(self.drafter_of(session, request, settings.max_nodes), request.prefix, process, choose, shape)
+
+    def chosen_by(self, session: Drafting[R], request: ProposeRequest) -> tuple[Choose, Process]:
+        """How the round's children are chosen, and the laws that they are chosen by."""
+        settings, policy = self._tree_settings, request.policy
+        if settings.relation == SamplingRelation.BEAM:
+            policy = replace(policy, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
+        choose = choice_of(
+            settings.relation,
+            policy,
+            frontier=len(request.prefix),
+            source=self._description.name,
+            support=settings.support,
+        )
+        return choose, self.process_of(session, request, policy)
 
     def prepare(self, session: Drafting[R], request: ProposeRequest) -> None:
         """Brings the session's state as far as can be before a round asks."""

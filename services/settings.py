@@ -132,21 +132,31 @@ class ProposerSettings(LookupSettings):
     """The proposer service."""
 
     proposer_port: int = Field(7603, ge=0, le=65535, description="port of the proposer service; 0: any free one")
-    draft_model: str = Field("", description="a draft model, named as `model` is; empty: none")
+    draft_model: str = Field(
+        "",
+        description="draft models, named as `model` is, separated by commas: the sources draft_model, draft_model_2, ...; "
+        "empty: none",
+    )
+    draft_staged: Literal["", "prompt_lookup"] = Field(
+        "",
+        description="prompt_lookup: draft models check what lookup finds instead of drafting token by token (chains "
+        "only): the same drafts in fewer passes",
+    )
     draft_dtype: Literal["float32", "bfloat16", "int8", "int4"] = Field(
-        "bfloat16", description="type of the draft model's weights; a head's are float32 with float32, else bfloat16"
+        "bfloat16", description="type of the draft models' weights; a head's are float32 with float32, else bfloat16"
     )
     draft_threads: int = Field(0, ge=0, description="threads of a draft pass, a head's too; 0: one per core")
     draft_kv_tokens: int = Field(
-        16_384, ge=64, description="tokens of KV that the draft model's sessions share, and those of the head"
+        16_384, ge=64, description="tokens of KV that a draft model's sessions share, and those of the head"
     )
     draft_relation: Literal["independent", "without_replacement", "shared_noise", "beam"] = Field(
         "independent", description="how the draft model's candidates come about, and so which verifiers take them"
     )
     draft_tree: str = Field(
         "1",
-        description="tree of the draft model: widths by depth (4,2,1), by_value:KxD, or the path of a calibration, "
-        "forced:PATH to use it where it does not hold",
+        description="tree of the draft model: widths by depth (4,2,1), by_value:KxD, comb:KxD, or a calibration's path, "
+        "medusa:PATH for Medusa's sparse tree by it, forced:PATH or medusa:forced:PATH where it does not hold; of several, "
+        "one for all or one each, separated by semicolons",
     )
     head: str = Field(
         "",

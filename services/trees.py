@@ -1,4 +1,4 @@
-"""Trees as settings name them: widths, growth by value, or a calibration's file."""
+"""Trees as settings name them: widths, a comb to calibrate with, growth by value, or what a calibration's file gives."""
 
 from __future__ import annotations
 
@@ -6,28 +6,43 @@ import re
 from pathlib import Path
 
 from contracts.calibration import CalibrationUse, calibration_from_bytes
-from contracts.errors import NotFound
-from proposer.topology.calibrated import plan_of
-from proposer.topology.plan import CompleteTree, GrownByValue, TreePlan
+from contracts.errors import InvalidArgument, NotFound
+from contracts.proposal import MAX_NODES
+from contracts.tree_shape import TreeShape
+from proposer.topology.calibrated import comb, plan_of, sparse_plan_of
+from proposer.topology.plan import CompleteTree, FixedTree, GrownByValue, TreePlan
 
 _WIDTHS = re.compile(r"\d+(,\d+)*")
 _BY_VALUE = re.compile(r"by_value:(\d+)x(\d+)")
+_COMB = re.compile(r"comb:(\d+)x(\d+)")
 FORCED = "forced:"
+MEDUSA = "medusa:"
 
 
 def tree_of(text: str, *, nodes: int | None = None) -> TreePlan | GrownByValue:
-    """ "2,1": widths by depth, the last for all deeper; "by_value:4x6": EAGLE-2's, 4 children over 6 levels; else the path
-    of a calibration, "forced:PATH" to use it also where it does not hold. nodes: most candidates of a calibrated tree.
+    """ "2,1": widths by depth, the last for all deeper; "by_value:4x6": EAGLE-2's, 4 children over 6 levels; "comb:4x6": 4
+    siblings at each of 6 levels below the first of the level above; else the path of a calibration: the tree that is fastest
+    by it, or with "medusa:PATH" Medusa's sparse tree; "forced:PATH", "medusa:forced:PATH": also where it does not hold.
+    nodes: most candidates of a calibrated tree.
 
-    Raises InvalidArgument for widths out of range and for a file that is no calibration of this format, NotFound where there
+    Raises InvalidArgument for sizes out of range and for a file that is no calibration of this format, NotFound where there
     is none, DataLoss where it was changed.
     """
     if _WIDTHS.fullmatch(text):
         return CompleteTree(tuple(map(int, text.split(","))))
     if (found := _BY_VALUE.fullmatch(text)) is not None:
         return GrownByValue(int(found[1]), int(found[2]))
-    path = Path(text.removeprefix(FORCED))
+    if (found := _COMB.fullmatch(text)) is not None:
+        return FixedTree(_comb(int(found[1]), int(found[2])))
+    named = text.removeprefix(MEDUSA)
+    path = Path(named.removeprefix(FORCED))
     if not text or not path.is_file():
-        raise NotFound("tree", f"{text!r} is neither widths, nor by_value:KxD, nor a calibration's file")
-    use = CalibrationUse(calibration_from_bytes(path.read_bytes()), forced=text.startswith(FORCED))
-    return plan_of(use, nodes=nodes)
+        raise NotFound("tree", f"{text!r} is neither widths, nor by_value:KxD, comb:KxD or a calibration's file")
+    use = CalibrationUse(calibration_from_bytes(path.read_bytes()), forced=named.startswith(FORCED))
+    return sparse_plan_of(use, nodes=nodes) if named != text else plan_of(use, nodes=nodes)
+
+
+def _comb(ranks: int, depth: int) -> TreeShape:
+    if not 1 <= ranks * depth <= MAX_NODES:
+        raise InvalidArgument("tree", f"comb:{ranks}x{depth} has {ranks * depth} nodes, outside [1, {MAX_NODES}]")
+    return comb(ranks, depth)

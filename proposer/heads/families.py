@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from contracts.errors import FailedPrecondition, InvalidArgument
 from models.checkpoint import digest
-from models.config import DecoderConfig, read_config
+from models.config import DecoderConfig, parse_config, read_config
 from models.weights import DecoderWeights, read_weights
 from proposer.heads import package
 from proposer.heads.adapter import adapter_shapes
@@ -25,6 +25,8 @@ from proposer.heads.manifest_checks import check_layers
 from proposer.heads.medusa import MedusaHead, MedusaNetwork
 from proposer.heads.package import HeadManifest, HeadPackage
 from proposer.heads.prefix import PrefixNetwork, PrefixRows
+from proposer.heads.published.eagle import FAMILIES as PUBLISHED
+from proposer.heads.published.eagle import PublishedEagle, PublishedEagleHead, PublishedShape
 from proposer.heads.vocabulary import DraftVocabulary
 
 
@@ -50,6 +52,8 @@ def network_of(manifest: HeadManifest, frozen: Frozen, vocabulary: DraftVocabula
     check_layers(manifest.taps, frozen.config.num_layers)
     shape = manifest.shape
     rows, hidden = frozen.rows(vocabulary), frozen.config.hidden_size
+    if manifest.family in PUBLISHED:
+        return PublishedEagle(_published_shape(manifest, hidden), frozen.embedding, rows)
     layer = replace(frozen.config, intermediate_size=shape.get("inner", frozen.config.intermediate_size))
     if manifest.family in ("eagle", "eagle3"):
         return EagleNetwork(EagleShape(manifest.taps, layer), frozen.embedding, rows)
@@ -61,6 +65,16 @@ def network_of(manifest: HeadManifest, frozen: Frozen, vocabulary: DraftVocabula
         heads = frozen.config.num_heads
         return CloverNetwork(hidden, heads, manifest.depth, frozen.embedding, rows, prefix=prefix)
     return HydraNetwork(hidden, manifest.depth, shape["blocks"], frozen.embedding, rows, prefix=prefix)
+
+
+def _published_shape(manifest: HeadManifest, target_hidden: int) -> PublishedShape:
+    return PublishedShape(
+        config=parse_config(manifest.decoder),
+        taps=manifest.taps,
+        target_hidden=target_hidden,
+        joins=manifest.family == "eagle-published",
+        **{name: bool(value) for name, value in manifest.shape.items()},
+    )
 
 
 def tensor_shapes(network: nn.Module) -> Mapping[str, tuple[int, ...]]:
@@ -109,6 +123,8 @@ def head_of(
             threads=threads,
             target_head=target_head,
         )
+    if isinstance(network, PublishedEagle):
+        return PublishedEagleHead(network, vocabulary, kv_budget_tokens=kv_budget_tokens)
     if isinstance(network, MedusaNetwork):
         return MedusaHead(network, vocabulary)
     assert isinstance(network, HydraNetwork | CloverNetwork)

@@ -29,16 +29,20 @@ _DIGEST = re.compile(r"[0-9a-z]{64}")
 @dataclass(frozen=True)
 class _Family:
     """sizes: (least, most) of each size that a manifest must name; optional: of those it may. One tap, the final norm's,
-    unless `any_taps`. recurrent: one network for all depths, so that the manifest's depth is 0 and its offset the first."""
+    unless `any_taps`. recurrent: one network for all depths, so that the manifest's depth is 0 and its offset the first.
+    imported: a published layout's function, whose layer has a configuration of its own."""
 
     sizes: Mapping[str, tuple[int, int]]
     optional: Mapping[str, tuple[int, int]]
     projections: tuple[str, ...] = ("shared",)
     any_taps: bool = False
     recurrent: bool = False
+    imported: bool = False
 
 
 _BLOCKS, _INNER, _RANK = (1, 64), (1, 1 << 17), (1, 1 << 12)
+_FLAG = (0, 1)
+_PUBLISHED = dict.fromkeys(("fc_bias", "qkv_bias", "out_bias", "norm_before_residual", "own_embedding"), _FLAG)
 _FAMILIES = {
     "medusa": _Family({"blocks": _BLOCKS}, {}, ("shared", "own")),
     "medusa2": _Family({"blocks": _BLOCKS}, {"rank": _RANK}, ("shared", "own")),
@@ -47,6 +51,8 @@ _FAMILIES = {
     "clover": _Family({"prefix": (0, 1)}, {"inner": _INNER}),
     "eagle": _Family({}, {"inner": _INNER}, recurrent=True),
     "eagle3": _Family({}, {"inner": _INNER}, any_taps=True, recurrent=True),
+    "eagle-published": _Family(_PUBLISHED, {}, recurrent=True, imported=True),
+    "eagle3-published": _Family(_PUBLISHED, {}, ("own",), any_taps=True, recurrent=True, imported=True),
 }
 FAMILIES = tuple(_FAMILIES)
 
@@ -69,6 +75,10 @@ def check(manifest: HeadManifest) -> None:
     if manifest.offsets != expected:
         raise InvalidArgument(
             "head.offsets", f"{manifest.offsets}, a {manifest.family} head of this depth has {expected}"
+        )
+    if bool(manifest.decoder) != family.imported:
+        raise InvalidArgument(
+            "head.decoder", "a layer's own configuration belongs to imported heads, and they need one"
         )
     _check_taps(manifest, family)
     _check_sizes(manifest, family)
@@ -110,8 +120,9 @@ def _check_kinds(manifest: HeadManifest) -> None:
         raise _kind(manifest, "taps", "a list of texts")
     if not isinstance(manifest.shape, Mapping) or not all(_whole(value) for value in manifest.shape.values()):
         raise _kind(manifest, "shape", "a mapping to whole numbers")
-    if not isinstance(manifest.training, Mapping):
-        raise _kind(manifest, "training", "a mapping")
+    for name in ("training", "decoder"):
+        if not isinstance(getattr(manifest, name), Mapping):
+            raise _kind(manifest, name, "a mapping")
 
 
 def _check_taps(manifest: HeadManifest, family: _Family) -> None:

@@ -40,9 +40,10 @@ class HeadManifest:
     """offsets: of the tokens that depths 1, 2, ... predict, counted from the row read (2: the candidate after the anchor;
     a recurrent head lists the first only). depth: of drafts; 0 for any. projection: "shared" (the target's vocabulary rows)
     or "own". shape: the family's own sizes (blocks, prefix, inner; a Medusa-2 package's adapter's rank, which one without it
-    names in `training`). eos_ids: the target's, drafts end there. weights_sha256,
-    vocabulary_sha256: of the file and of the id list.
-    training: data digest, recipe, budget, figures. Other digests as in `models.checkpoint`."""
+    names in `training`; the flags of an imported head). eos_ids: the target's, drafts end there. weights_sha256,
+    vocabulary_sha256: of the file and of the id list. training: data digest, recipe, budget, figures; of an imported head,
+    where it came from. decoder: an imported layer's own configuration, keys as in a checkpoint's config.json; empty: it is
+    shaped as the target's. Other digests as in `models.checkpoint`."""
 
     family: str
     offsets: tuple[int, ...]
@@ -60,6 +61,7 @@ class HeadManifest:
     training: Mapping[str, Any] = field(default_factory=dict)
     weights_sha256: str = ""
     format: int = FORMAT
+    decoder: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises InvalidArgument for another format and as `manifest_checks.check` does."""
@@ -83,14 +85,21 @@ def vocabulary_digest(vocabulary: DraftVocabulary) -> str:
     return hashlib.sha256(vocabulary.ids.astype("<i4").tobytes()).hexdigest()
 
 
-def save(directory: Path, manifest: HeadManifest, tensors: Mapping[str, Tensor], vocabulary: DraftVocabulary) -> None:
-    """Write a package, tensors in bfloat16. The manifest goes last, so that half a package has none.
+def save(
+    directory: Path,
+    manifest: HeadManifest,
+    tensors: Mapping[str, Tensor],
+    vocabulary: DraftVocabulary,
+    *,
+    dtype: torch.dtype | None = torch.bfloat16,
+) -> None:
+    """Write a package, tensors in `dtype`; None: as they are. The manifest goes last, so that half a package has none.
 
     Raises InvalidArgument for a Medusa-2 package without an adapter.
     """
     _check_adapter(manifest, tensors)
     directory.mkdir(parents=True, exist_ok=True)
-    stored = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}
+    stored = {name: tensor.detach().to(dtype or tensor.dtype).contiguous() for name, tensor in tensors.items()}
     stored[VOCABULARY] = torch.from_numpy(vocabulary.ids.astype(np.int32))
     (directory / MANIFEST).unlink(missing_ok=True)
     save_file(stored, directory / WEIGHTS)

@@ -16,7 +16,7 @@ from contracts.tree_shape import TreeShape
 from proposer.topology.acceptance import Float64Array
 from proposer.topology.counting import without_root
 from proposer.topology.hardware import RoundCosts, TargetCurve
-from proposer.topology.plan import CalibratedTree
+from proposer.topology.plan import CalibratedTree, SparseTree
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -108,3 +108,13 @@ def plan_of(use: CalibrationUse, *, nodes: int | None = None, depth: int | None 
         depth=len(calibration.trials) if depth is None else depth,
         calibration=use,
     )
+
+
+def sparse_plan_of(use: CalibrationUse, *, nodes: int | None = None) -> SparseTree:
+    """Medusa's search over the same counts. nodes: most candidates, default a round's own limit.
+
+    The published accuracies are each head's on its own, whatever came before. Rounds show a depth only where the path to it
+    held, so these are the chances there, which is what the search multiplies.
+    """
+    table = rates(use.calibration.trials, use.calibration.hits)
+    return SparseTree(table, min(nodes or MAX_NODES, MAX_NODES), use)

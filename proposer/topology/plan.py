@@ -17,11 +17,12 @@ from contracts.manifest import TargetIdentity
 from contracts.proposal import MAX_NODES
 from contracts.sampling import SamplingPolicy
 from contracts.topology import Topology
-from contracts.tree_shape import TreeShape
+from contracts.tree_shape import TreeShape, shape_from_paths
 from proposer.topology.acceptance import Float64Array, selected_table
 from proposer.topology.cartesian import cartesian
 from proposer.topology.counting import with_root, without_root
 from proposer.topology.hardware import Choice, RoundCosts, choose
+from proposer.topology.medusa_search import sparse_search
 from proposer.topology.sequoia import best_shape, expected_by_size
 
 
@@ -108,8 +109,32 @@ class FixedTree(_HoldsAnywhere):
         return {"parents": self.tree.parents}
 
 
+class _HoldsWhereMeasured:
+    """Plans from a calibration, None where the numbers claim nothing about where they hold."""
+
+    calibration: CalibrationUse | None
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.TREE
+
+    @property
+    def label(self) -> str:
+        return self.calibration.label if self.calibration else ""
+
+    def check(self, target: TargetIdentity, policy: SamplingPolicy, verifier: str = "") -> None:
+        """Raises FailedPrecondition unless the calibration holds for the session or was forced."""
+        if self.calibration is not None:
+            self.calibration.check(target, policy, verifier)
+
+    def check_source(self, drafter: str, relation: str) -> None:
+        """Raises FailedPrecondition unless the calibration is the source's own or was forced."""
+        if self.calibration is not None:
+            self.calibration.check_source(drafter, relation)
+
+
 @dataclass(frozen=True, eq=False)
-class CalibratedTree:
+class CalibratedTree(_HoldsWhereMeasured):
     """The hardware-aware best tree within each round's budget and depth.
 
     A tree made for 64 nodes and cut to 8 is not the best of 8, so each budget gets its own; all come from one table, solved
@@ -150,24 +175,6 @@ class CalibratedTree:
             self._shapes[key] = TreeShape() if empty else best_shape(self.acceptance, *key)
         return self._shapes[key]
 
-    @property
-    def topology(self) -> Topology:
-        return Topology.TREE
-
-    @property
-    def label(self) -> str:
-        return self.calibration.label if self.calibration else ""
-
-    def check(self, target: TargetIdentity, policy: SamplingPolicy, verifier: str = "") -> None:
-        """Raises FailedPrecondition unless the calibration holds for the session or was forced."""
-        if self.calibration is not None:
-            self.calibration.check(target, policy, verifier)
-
-    def check_source(self, drafter: str, relation: str) -> None:
-        """Raises FailedPrecondition unless the calibration is the source's own or was forced."""
-        if self.calibration is not None:
-            self.calibration.check_source(drafter, relation)
-
     def to_json(self) -> Mapping[str, Any]:
         return {
             "acceptance": self.acceptance.tolist(),
@@ -180,6 +187,36 @@ class CalibratedTree:
             "depth": self.depth,
             "calibration": self.label,
         }
+
+
+@dataclass(frozen=True, eq=False)
+class SparseTree(_HoldsWhereMeasured):
+    """Medusa's calibrated sparse tree (medusa_search.py) of all nodes that a round may have; no account of what they cost.
+
+    accuracies: float64 [D, R], the chance that the token of rank r at depth d + 1 is the target's, the path to it holding.
+    nodes: most candidates. calibration: the artifact they come from.
+    """
+
+    accuracies: Float64Array
+    nodes: int
+    calibration: CalibrationUse | None = None
+    _shapes: dict[tuple[int, int], TreeShape] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        selected_table(self.accuracies, "accuracies")
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise InvalidArgument("nodes", f"{self.nodes} is outside [1, {MAX_NODES}]")
+
+    def shape(self, node_budget: int, max_depth: int) -> TreeShape:
+        # Nodes found one after another nest, so a smaller budget takes the first of them; a smaller depth is another search.
+        key = (max(0, min(node_budget, self.nodes)), max(0, min(max_depth, len(self.accuracies))))
+        if key not in self._shapes:
+            found = sparse_search(self.accuracies[: key[1]], key[0]) if min(key) else ()
+            self._shapes[key] = shape_from_paths(found)
+        return self._shapes[key]
+
+    def to_json(self) -> Mapping[str, Any]:
+        return {"accuracies": self.accuracies.tolist(), "nodes": self.nodes, "calibration": self.label}
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,19 @@ from models.load import load_backend
 from proposer.draft_model import DraftModel, DraftModelSettings
 from proposer.topology.plan import GrownByValue, TreePlan
 from services.checkpoint_files import eos_ids
-from services.settings import ProposerSettings
+from services.settings import ProposerSettings, names_in
 
 # Candidates of the largest offer that is calibrated or compared.
 LARGEST = 128
 
 
 class Drafts:
-    """Loads the draft model of the settings once. Raises FailedPrecondition where they name none."""
+    """Loads the draft model of the settings once. Raises FailedPrecondition where they name none, or several."""
 
     def __init__(self, settings: ProposerSettings) -> None:
-        if not settings.draft_model:
-            raise FailedPrecondition("draft_model", "none is set")
+        named = len(names_in(settings.draft_model))
+        if named != 1:
+            raise FailedPrecondition("draft_model", f"{named} are set, one at a time is calibrated")
         self._directory = resolve(settings.draft_model, settings.models_dir)
         self._backend = load_backend(
             self._directory,

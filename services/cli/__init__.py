@@ -30,7 +30,7 @@ Settings come from DRAFTPROOF_* variables: `draftproof settings` lists them with
 """
 # Modules of this package, each with a command or an application of its name, in the order that help shows.
 COMMANDS = (
-    "up", "generate", "chat", "demo", "doctor", "settings", "calibrate", "serve", "index", "model", "train",
+    "up", "generate", "chat", "demo", "doctor", "settings", "calibrate", "serve", "index", "model", "train", "heads",
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 
 from proposer.host import SourceHost, TakesRows
 from proposer.local import LocalProposer
@@ -11,7 +10,6 @@ from proposer.prompt_lookup import PromptLookup, PromptLookupSettings
 from proposer.source import Source
 from protos.draftproof.v1 import proposer_pb2_grpc
 from services import loop, telemetry
-from services.checkpoint_files import eos_ids
 from services.link.address import link_of
 from services.link.server import LinkServer
 from services.proposer_service.servicer import SERVICE, ProposerServicer
@@ -37,35 +35,19 @@ def prompt_lookup(settings: LookupSettings) -> PromptLookup:
 
 
 def build_proposer(settings: ProposerSettings) -> LocalProposer:
-    """Prompt lookup, and the draft model and the draft head where they are set (which import torch)."""
+    """Prompt lookup, and draft models and the draft head where they are set (which import torch)."""
     sources: list[Source] = [prompt_lookup(settings)]
     hidden: TakesRows | None = None
     if settings.draft_model:
-        sources.append(_draft_model(settings))
+        from services.proposer_service.drafts import build_drafts
+
+        sources.extend(build_drafts(settings))
     if settings.head:
         from services.proposer_service.head import build_head
 
         head, hidden = build_head(settings)
         sources.append(head)
     return LocalProposer(SourceHost(sources, hidden=hidden))
-
-
-def _draft_model(settings: ProposerSettings) -> Source:
-    from contracts.topology import SamplingRelation
-    from models.checkpoint import resolve, tokenizer_digest
-    from models.load import load_backend
-    from proposer.draft_model import DraftModel, DraftModelSettings
-    from services.trees import tree_of
-
-    directory = resolve(settings.draft_model, settings.models_dir, _log.info)
-    backend = load_backend(
-        directory,
-        dtype=settings.draft_dtype,
-        kv_budget_tokens=settings.draft_kv_tokens,
-        threads=settings.draft_threads or len(os.sched_getaffinity(0)),
-    )
-    tree = DraftModelSettings(SamplingRelation(settings.draft_relation), tree_of(settings.draft_tree))
-    return DraftModel(backend, tree, tokenizer_digest=tokenizer_digest(directory), eos_ids=eos_ids(directory))
 
 
 async def serve(settings: ProposerSettings, *, follow_stdin: bool = False) -> None:

@@ -16,9 +16,9 @@ _TEMPLATE = (
 )
 
 
-def tiny_service_checkpoint(directory: Path) -> Path:
+def tiny_service_checkpoint(directory: Path, *, layers: int = 2) -> Path:
     """A checkpoint whose tokens are bytes (id = rank in ByteLevel's alphabet + 2), below `directory`."""
-    checkpoint = tiny_checkpoint(directory, vocab_size=VOCAB, name="tiny", logit_scale=2.0)
+    checkpoint = tiny_checkpoint(directory, vocab_size=VOCAB, layers=layers, name="tiny", logit_scale=2.0)
     vocabulary = {"<s>": BOS, "</s>": EOS}
     vocabulary |= {symbol: rank + 2 for rank, symbol in enumerate(sorted(ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

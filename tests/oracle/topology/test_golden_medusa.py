@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from contracts.tree_shape import shape_from_paths
-from proposer.topology.hydra_buffers import head_steps
-from proposer.topology.medusa_buffers import leaf_paths, medusa_buffers, rooted_mask
 from proposer.topology.medusa_search import sparse_search
 from tests.oracle.topology.goldens import golden
+from tests.oracle.topology.hydra_buffers import head_steps
+from tests.oracle.topology.medusa_buffers import leaf_paths, medusa_buffers, rooted_mask
 
 SEARCHES = ["mc_sim_7b_63", "vicuna_7b_stage2", "vicuna_33b_stage1"]
 TREES = ["mc_sim_7b_63", "vicuna_7b_stage2", "seed_doc_a31_toy"]

@@ -16,12 +16,12 @@ from proposer.topology.acceptance import expected_tokens, selected_from_conditio
 from proposer.topology.cartesian import cartesian
 from proposer.topology.eagle2 import DynamicTree, RankedTree
 from proposer.topology.hardware import RoundCosts, TargetCurve
-from proposer.topology.hydra_buffers import head_steps
-from proposer.topology.medusa_buffers import medusa_buffers
 from proposer.topology.medusa_search import sparse_search
 from proposer.topology.plan import CalibratedTree
 from proposer.topology.sequoia import expected_by_size
 from tests.oracle.topology.enumeration import naive_score, shapes
+from tests.oracle.topology.hydra_buffers import head_steps
+from tests.oracle.topology.medusa_buffers import medusa_buffers
 
 # Coarse values, so that ties are common.
 RATES = st.integers(0, 4).map(lambda n: n / 4)

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import DataLoss, DraftproofError, InvalidArgument, NotFound
+from contracts.proposal import MAX_NODES
 from contracts.topology import Topology
-from proposer.topology.plan import CalibratedTree, CompleteTree, GrownByValue
+from contracts.tree_shape import TreeShape
+from proposer.topology.plan import CalibratedTree, CompleteTree, FixedTree, GrownByValue, SparseTree
 from services.proposer_service.process import build_proposer
 from services.settings import ProposerSettings
 from services.trees import tree_of
@@ -21,6 +23,7 @@ def test_widths_and_growth_by_value_are_written_in_numbers() -> None:
     assert tree_of("1") == CompleteTree((1,))
     assert tree_of("4,2,1") == CompleteTree((4, 2, 1))
     assert tree_of("by_value:4x6") == GrownByValue(4, 6)
+    assert tree_of("comb:2x3") == FixedTree(TreeShape((-1, -1, 0, 0, 2, 2)))
 
 
 def test_a_calibration_is_named_by_its_file_and_forced_in_the_open(tmp_path: Path) -> None:
@@ -32,6 +35,11 @@ def test_a_calibration_is_named_by_its_file_and_forced_in_the_open(tmp_path: Pat
     assert plan.label == f"calibration:{calibration().hash}"
     assert forced.label == f"forced-calibration:{calibration().hash}"
     assert (plan.nodes, forced.nodes) == (7, 3)
+    sparse, both = tree_of(f"medusa:{path}", nodes=5), tree_of(f"medusa:forced:{path}")
+    assert isinstance(sparse, SparseTree)
+    assert isinstance(both, SparseTree)
+    assert (sparse.label, both.label) == (plan.label, forced.label)
+    assert (sparse.nodes, both.nodes) == (5, MAX_NODES)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +49,11 @@ def test_a_calibration_is_named_by_its_file_and_forced_in_the_open(tmp_path: Pat
         ("nowhere.json", NotFound),
         ("forced:", NotFound),
         ("by_value:4", NotFound),
+        ("medusa:", NotFound),
+        ("medusa:nowhere.json", NotFound),
+        ("medusa:2,1", NotFound),
+        ("comb:0x3", InvalidArgument),
+        ("comb:64x16", InvalidArgument),
         ("0", InvalidArgument),
         ("by_value:0x3", InvalidArgument),
     ],

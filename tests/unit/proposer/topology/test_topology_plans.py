@@ -10,10 +10,10 @@ from proposer.topology.acceptance import expected_tokens, reach, selected_from_c
 from proposer.topology.cartesian import cartesian
 from proposer.topology.eagle2 import DynamicTree
 from proposer.topology.hardware import RoundCosts, TargetCurve, choose
-from proposer.topology.medusa_buffers import candidate_slots
 from proposer.topology.medusa_search import sparse_search
 from proposer.topology.plan import CalibratedTree, CompleteTree, FixedTree
 from proposer.topology.sequoia import expected_by_size
+from tests.oracle.topology.medusa_buffers import candidate_slots
 from tests.unit.proposer.topology.calibrations import calibration
 
 CURVE = TargetCurve((1, 2, 4, 8), (10.0, 10.5, 11.0, 14.0))

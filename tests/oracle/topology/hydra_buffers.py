@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from contracts.topology import ANCHOR
 from contracts.tree_shape import TreeShape
-from proposer.topology.medusa_buffers import rooted_mask
+from tests.oracle.topology.medusa_buffers import rooted_mask
 
 
 @dataclass(frozen=True)
