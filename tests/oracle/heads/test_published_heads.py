@@ -20,7 +20,7 @@ from tests.helpers import published_heads as published
 from tests.helpers.published_heads import DRAFT_IDS, HIDDEN, VOCAB
 from tests.oracle.heads.published_forward import eagle3_outputs, eagle_outputs, medusa_logits, norm
 
-TAPS = ("layer:0", "layer:1", "layer:1")
+TAPS = ("layer:0", "layer:1", "final_norm")
 PREFIX = np.random.default_rng(0).integers(2, VOCAB, size=150).astype(np.int64)
 # A drafted tree: two children of the anchor, a grandchild under each, one below that.
 TOKENS, PARENTS, DEPTHS = [5, 77, 100, 6, 40], [-1, -1, 0, 1, 3], [1, 1, 2, 2, 3]
@@ -55,7 +55,7 @@ def imported(source: Path, target: Path, out: Path, taps: tuple[str, ...] = ()) 
     config = read_config(target)
     # In the target's own precision; the service takes its rows in bfloat16, as it does for every head.
     frozen = Frozen.of(config, read_weights(target, config, torch.float32))
-    return load_head(out, target, tokenizer_digest=tokenizer_digest(target), frozen=frozen)
+    return load_head(out, target, tokenizer_digest=tokenizer_digest(target), eos_ids=(EOS,), frozen=frozen)
 
 
 def path_of(node: int) -> list[int]:

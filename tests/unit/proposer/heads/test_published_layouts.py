@@ -171,7 +171,7 @@ def test_a_refused_import_writes_nothing_and_a_package_holds_for_its_base_alone(
     other = tiny_service_checkpoint(tmp_path)
     edit_config(other, some_note="another")
     with pytest.raises(FailedPrecondition) as error:
-        load_head(tmp_path / "out", other, tokenizer_digest=tokenizer_digest(other))
+        load_head(tmp_path / "out", other, tokenizer_digest=tokenizer_digest(other), eos_ids=(EOS,))
     assert error.value.field == "head.target_digest"
 
 
@@ -195,7 +195,7 @@ def test_a_changed_manifest_is_refused(
     manifest = json.loads((out / MANIFEST).read_text())
     (out / MANIFEST).write_text(json.dumps(manifest | change))
     with pytest.raises(InvalidArgument) as error:
-        load_head(out, checkpoint, tokenizer_digest=tokenizer_digest(checkpoint), frozen=target)
+        load_head(out, checkpoint, tokenizer_digest=tokenizer_digest(checkpoint), eos_ids=(EOS,), frozen=target)
     assert error.value.field == field
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from contracts.sampling import SamplingPolicy
+from proposer.heads.package import read_manifest
 from proposer.topology.calibrated import rates
 from proposer.topology.medusa_search import sparse_search
 from proposer.topology.plan import SparseTree
@@ -44,7 +45,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> AllSettings:
 
 async def test_medusas_tree_comes_from_what_a_comb_of_its_heads_showed(settings: AllSettings, tmp_path: Path) -> None:
     async with local_stack(settings) as stack:
-        made = await measure(stack, PROMPTS, CURVE, Measuring("head", DEPTH, RANKS, GREEDY))
+        drafter = read_manifest(Path(settings.head)).weights_sha256
+        made = await measure(stack, PROMPTS, CURVE, Measuring("head", DEPTH, RANKS, GREEDY, drafter=drafter))
     # Every rank of the first level is tried in every round; later levels where the way there held.
     assert made.trials[0] == (made.trials[0][0],) * RANKS
     assert made.trials[0][0] > 30
