@@ -168,7 +168,7 @@ def compact_index(store: RedisStore, index: str, tenant: str, directory: Path, *
     directory: cache of segments. policies: the retrievers' DRAFTPROOF_LIVE_POLICIES. Raises what `retriever.compaction`
     and the store raise, NotFound for an index that the tenant cannot see.
     """
-    library = Library(store, directory, indexes=[index], local_name="compacting")
+    library = Library(store, directory, indexes=[index], local_name="")
     library.poll()
     status = library.status()
     if not status.store_connected:

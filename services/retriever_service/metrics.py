@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from retriever.library import Library, LibraryStatus
+from retriever.library import Library
+from retriever.library_status import LibraryStatus
 from retriever.live import LiveLibrary
 
 SCOPE = "draftproof.retriever"

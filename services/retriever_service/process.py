@@ -8,7 +8,8 @@ import logging
 
 from contracts.errors import FailedPrecondition
 from protos.draftproof.v1 import retriever_pb2_grpc
-from retriever.library import Library, LibraryStatus
+from retriever.library import Library
+from retriever.library_status import LibraryStatus
 from retriever.live import LiveLibrary
 from retriever.placement import Share
 from retriever.redis_store import RedisStore
@@ -49,14 +50,16 @@ def build_retriever(settings: RetrieverSettings) -> Retriever:
         copied_segments=settings.segment_memory == "copied",
         indexes=names_in(settings.indexes) or None,
         share=share,
-        local_name=_local_name(settings),
+        local_name=_local_name(settings, settings.indexes),
+        earlier_name=_local_name(settings),
     )
     return Retriever(library, LiveLibrary(store, policies, library.tokenizers) if policies else None)
 
 
-def _local_name(settings: RetrieverSettings) -> str:
-    """Retrievers of other stores, namespaces or groups may share the cache directory."""
-    parts = (settings.redis_url, settings.redis_namespace, settings.retriever_group, settings.retriever_groups)
+def _local_name(settings: RetrieverSettings, indexes: str = "") -> str:
+    """Retrievers of other stores, namespaces, groups or indexes may share the cache directory."""
+    of_store = (settings.redis_url, settings.redis_namespace, settings.retriever_group, settings.retriever_groups)
+    parts = (*of_store, indexes) if indexes else of_store
     return f"serving-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
 
 
