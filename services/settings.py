@@ -145,7 +145,7 @@ class ProposerSettings(LookupSettings):
     )
 
 
-class RetrieverSettings(ProcessSettings):
+class RetrieverSettings(ModelSettings):
     """The retriever service."""
 
     retriever_port: int = Field(7604, ge=0, le=65535, description="port of the retriever service; 0: any free one")

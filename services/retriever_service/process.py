@@ -13,8 +13,10 @@ from retriever.library_status import LibraryStatus
 from retriever.live import LiveLibrary
 from retriever.placement import Share
 from retriever.redis_store import RedisStore
+from retriever.release import Binding
 from retriever.retriever import Retriever
 from services import loop, telemetry
+from services.checkpoint_files import tokenizer_here
 from services.link.address import link_of
 from services.link.server import LinkServer
 from services.retriever_service import metrics
@@ -46,6 +48,7 @@ def build_retriever(settings: RetrieverSettings) -> Retriever:
     library = Library(
         store,
         settings.segments_dir,
+        binding=_binding(settings),
         keep_releases=settings.keep_releases,
         copied_segments=settings.segment_memory == "copied",
         indexes=names_in(settings.indexes) or None,
@@ -54,6 +57,17 @@ def build_retriever(settings: RetrieverSettings) -> Retriever:
         earlier_name=_local_name(settings),
     )
     return Retriever(library, LiveLibrary(store, policies, library.tokenizers) if policies else None)
+
+
+def _binding(settings: RetrieverSettings) -> Binding:
+    """Releases of another tokenizer than the model's are not served, where its files are on this machine to tell."""
+    tokenizer = tokenizer_here(settings.model, settings.models_dir)
+    if tokenizer is None:
+        _log.warning(
+            "%s is not on this machine: releases of any tokenizer are served, and requests refuse those that do not fit",
+            settings.model,
+        )
+    return Binding(tokenizer_sha256=tokenizer)
 
 
 def _local_name(settings: RetrieverSettings, indexes: str = "") -> str:
