@@ -11,6 +11,7 @@ import redis
 
 from contracts.errors import FailedPrecondition, PermissionDenied, ResourceExhausted, Unavailable
 from retriever.library import Library
+from retriever.live_store import LivePoint
 from retriever.publish import activate, publish
 from retriever.redis_store import RedisStore
 from retriever.trie import QueryLimits
@@ -140,4 +141,26 @@ def test_a_corrupt_chunk_in_the_server_is_found(tmp_path: Path) -> None:
         activate(store, "py", release.release_id)
         library.poll()
         assert "fails its sha256" in library.status().indexes["py"].error
+        store.close()
+
+
+def test_a_live_stream_that_an_earlier_version_began_is_read_and_continued() -> None:
+    with running_server() as server, redis.Redis(port=server.port) as admin:
+        store = RedisStore(server.url, namespace="n")
+        for sequence, name in ((1_000, "old-1"), (1_001, "old-2")):
+            admin.xadd("n:live:s", {"id": name, "payload": b"T"}, id=f"{sequence}-0")
+            admin.hset("n:live-ids:s", name, sequence)
+            admin.set("n:live-newest:s", sequence)
+        assert store.live_head("s") == LivePoint(1_001, "")
+        assert store.append_live("s", "old-2", b"T", 10) == LivePoint(1_001, "")
+        new = store.append_live("s", "new", b"T", 10)
+        # The earlier version writes once more, and knows of no chain.
+        admin.xadd("n:live:s", {"id": "old-3", "payload": b"T"}, id="1003-0")
+        admin.incr("n:live-newest:s")
+        assert store.live_head("s") == LivePoint(1_003, "")
+        last = store.append_live("s", "newer", b"T", 10)
+        entries = store.read_live("s", 0, 10)
+        assert [entry.before for entry in entries] == [None, None, "", None, ""]
+        assert [entry.point for entry in entries[2::2]] == [new, last]
+        assert store.live_head("s") == last
         store.close()
