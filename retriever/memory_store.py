@@ -50,9 +50,11 @@ class MemoryStore:
 
     def seal_segment(self, record: SegmentRecord) -> None:
         with self._changed:
-            held = len(self._chunks.get(record.digest, {}))
-            if held != len(record.chunk_sha256):
-                raise FailedPrecondition("segment.chunks", f"{held} of {len(record.chunk_sha256)} are in the store")
+            wanted = range(len(record.chunk_sha256))
+            held = {index: data for index, data in self._chunks.get(record.digest, {}).items() if index in wanted}
+            if len(held) != len(wanted):
+                raise FailedPrecondition("segment.chunks", f"{len(held)} of {len(wanted)} are in the store")
+            self._chunks[record.digest] = held
             self._segments[record.digest] = record
             self._touched[record.digest] = self._now_ms()
 

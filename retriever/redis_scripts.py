@@ -27,8 +27,11 @@ return 1
 SEAL = (
     NOW
     + """
-local found = redis.call('HLEN', KEYS[1])
-if found == tonumber(ARGV[1]) then
+local found, wanted = 0, tonumber(ARGV[1])
+for _, index in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if tonumber(index) < wanted then found = found + 1 else redis.call('HDEL', KEYS[1], index) end
+end
+if found == wanted then
   redis.call('SET', KEYS[2], ARGV[2])
   redis.call('ZADD', KEYS[3], now, ARGV[3])
 end

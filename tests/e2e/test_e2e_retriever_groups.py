@@ -81,13 +81,12 @@ async def clients(processes: Processes) -> AsyncIterator[Clients]:
 
 
 async def described(clients: Clients, release: str, generation: int | None = None) -> int:
-    """The live generation for tenant t, once all four processes describe this release, and that generation if one is given."""
+    """The live generation for tenant t, once all four processes describe this release, and this generation if given."""
     async with asyncio.timeout(60):
         while True:
             (merged,), (whole,) = await clients.merged.describe("t"), await clients.whole.describe("t")
-            if merged == whole and merged.release == release:
-                if generation in (None, merged.live_generation):
-                    return merged.live_generation
+            if merged == whole and merged.release == release and generation in (None, merged.live_generation):
+                return merged.live_generation
             await asyncio.sleep(0.02)
 
 
