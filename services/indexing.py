@@ -7,21 +7,23 @@ import os
 import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from contracts.errors import InvalidArgument, Unavailable
 from retriever.build import Recipe, build
-from retriever.compaction import compact
+from retriever.compaction import Compacted, OutputRules, compact
 from retriever.exclusion import NGRAM, exclusion_of
 from retriever.library import Library
 from retriever.live import LiveLibrary
 from retriever.publish import activate, publish
 from retriever.redis_store import RedisStore
+from retriever.release import Binding, check_binding
+from retriever.segment_cache import SegmentCache
 from retriever.sources import Kind, Source, plan_units, unit_bytes_for
 from retriever.store import Alias, ReleaseStore
 from retriever.unit_result import BuildReport
 from services.retriever_service.live_policies import parse_policies
+from services.revision import builder_commit
 from services.text import CheckpointTokenizer
 
 CONTEXT_LENGTH = 64
@@ -44,13 +46,6 @@ class Built:
 
     report: BuildReport
     alias: Alias
-
-
-def _version() -> str:
-    try:
-        return version("draftproof")
-    except PackageNotFoundError:
-        return "from source"
 
 
 def standard_library() -> list[Source]:
@@ -157,26 +152,45 @@ def recipe_for(checkpoint: Path, licence: str, tenants: Sequence[str] = ()) -> t
         vocabulary_size=max(tokenizer.vocab_size, int(config.get("vocab_size", 0))),
         context_length=CONTEXT_LENGTH,
         continuation_length=CONTINUATION_LENGTH,
-        builder_commit=f"draftproof {_version()}",
+        builder_commit=builder_commit(),
         target_family=str(config.get("model_type", "")),
         tenants=tuple(sorted(set(tenants))),
     )
     return recipe, tokenizer
 
 
-def compact_index(store: RedisStore, index: str, tenant: str, directory: Path, *, policies: str) -> tuple[Alias, int]:
-    """Folds the newest live generation into a new release; what the index points to now, and the generation.
+def compact_index(
+    store: RedisStore,
+    index: str,
+    tenant: str,
+    directory: Path,
+    *,
+    checkpoint: Path,
+    policies: str,
+    licence: str = "unstated",
+    excluded: Sequence[str] = (),
+    ngram: int = NGRAM,
+) -> tuple[Compacted, int]:
+    """Folds the newest live generation into a new release; what became of it, and the generation.
 
-    directory: cache of segments. policies: the retrievers' DRAFTPROOF_LIVE_POLICIES. Raises what `retriever.compaction`
-    and the store raise, NotFound for an index that the tenant cannot see.
+    directory: cache of segments. checkpoint: whose tokenizer the outputs' ids come from. policies: the retrievers'
+    DRAFTPROOF_LIVE_POLICIES. licence: the terms of the outputs. excluded, ngram: those that the index was built with.
+    Raises what `retriever.compaction` and the store raise, NotFound for an index that the tenant cannot see,
+    FailedPrecondition for an index of another tokenizer.
     """
+    tokenizer = CheckpointTokenizer(checkpoint)
+    exclusion = exclusion_of(excluded, ngram)
     library = Library(store, directory, indexes=[index], local_name="")
     library.poll()
     status = library.status()
     if not status.store_connected:
         raise Unavailable("redis", status.store_error)
     base = library.current(index, tenant)
+    check_binding(base.release.manifest, Binding(tokenizer_sha256=tokenizer.digest))
     live = LiveLibrary(store, parse_policies(policies), library.tokenizers)
     live.poll()
     generation = live.generation(index, tenant, tokenizer=base.release.manifest.tokenizer_sha256)
-    return compact(store, live, index, tenant, base, generation), generation
+    rules = OutputRules(tokenizer.decode, exclusion, licence, builder_commit())
+    cache = SegmentCache(directory)
+    sources = {entry.digest: cache.path(entry.digest) for entry in base.release.segments}
+    return compact(store, live, index, tenant, base, generation, rules, sources), generation

@@ -184,20 +184,44 @@ def rollback(
 def compact(
     name: Annotated[str, typer.Argument(help="Name of the index.")],
     tenant: Annotated[str, typer.Option(help="Whose live outputs; any of those who share them.")] = "",
+    licence: Annotated[str, typer.Option(help="Under which terms the outputs are used.")] = "unstated",
+    exclude: Annotated[
+        list[Path] | None, typer.Option(help="The excluded texts that the index was built with, if any.")
+    ] = None,
+    ngram: Annotated[int, typer.Option(help="The --ngram that the index was built with.")] = 13,
 ) -> None:
     """Fold an index's live outputs into a new release and take them out of the stream.
 
     DRAFTPROOF_LIVE_POLICIES must be that of the retrievers. A release that strangers may see takes no live outputs: build
-    the index with --tenant first.
+    the index with --tenant first. Outputs pass the same exclusion as the documents did: an index that was built with
+    --exclude needs the same texts here.
 
-    Example: draftproof index compact code --tenant alice
+    Examples:
+
+      draftproof index compact code --tenant alice
+
+      draftproof index compact code --tenant alice --exclude evaluation.jsonl --licence internal
     """
-    from services.cli.console import out
-    from services.indexing import compact_index
+    from services.cli.console import fetch_model, out
+    from services.indexing import compact_index, read_excluded
 
     with _store() as (settings, store):
-        alias, generation = compact_index(store, name, tenant, settings.segments_dir, policies=settings.live_policies)
-    out.print(f"{name} version {alias.version}: release {alias.release_id[:16]} holds live generation {generation}")
+        done, generation = compact_index(
+            store,
+            name,
+            tenant,
+            settings.segments_dir,
+            checkpoint=fetch_model(settings.model, settings.models_dir),
+            policies=settings.live_policies,
+            licence=licence,
+            excluded=[text for path in exclude or () for text in read_excluded(path)],
+            ngram=ngram,
+        )
+    alias = done.alias
+    out.print(
+        f"{name} version {alias.version}: release {alias.release_id[:16]} holds {done.outputs} outputs of live generation "
+        f"{generation}; left out: {done.excluded_exact} repeat an excluded text, {done.excluded_overlap} overlap with one"
+    )
 
 
 @app.command()

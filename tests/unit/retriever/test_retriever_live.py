@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument, PermissionDenied, Unavailable
+from contracts.errors import DataLoss, InvalidArgument, PermissionDenied, Unavailable
 from contracts.retrieval import PublishedOutput
-from retriever.compaction import compact
 from retriever.corpus import Corpus
 from retriever.library import Library
 from retriever.live import LiveLibrary, LivePolicy
@@ -94,18 +93,6 @@ def test_tenants_see_their_own_outputs_only_unless_the_policy_shares_them() -> N
 def test_outputs_outside_the_policy_are_refused(tokens: list[float]) -> None:
     with pytest.raises(InvalidArgument, match="tokens"):
         LiveLibrary(MemoryStore(), policy("a")).publish("py", "a", "x", tokens)
-
-
-def test_shared_outputs_are_not_compacted_into_a_release_that_strangers_see(tmp_path: Path) -> None:
-    store = MemoryStore()
-    put_up(store, "py", [TRACE])
-    library = Library(store, tmp_path)
-    library.poll()
-    live = LiveLibrary(store, policy("a", "b", shared=True), library.tokenizers)
-    generation = Retriever(library, live).record(PublishedOutput("py", "a", "x", np.array([1, 2])))
-    live.poll()
-    with pytest.raises(PermissionDenied, match="everybody"):
-        compact(store, live, "py", "a", library.current("py"), generation)
 
 
 def test_outputs_of_one_tokenizer_never_meet_an_index_of_another(tmp_path: Path) -> None:
@@ -254,53 +241,3 @@ def test_payloads_come_back_and_others_are_data_loss() -> None:
     for payload in (b"", b"T123", b"F1", b"X"):
         with pytest.raises(DataLoss, match=r"live\.payload"):
             decode_entry(payload)
-
-
-def test_compaction_moves_outputs_into_a_release_and_out_of_the_stream(tmp_path: Path) -> None:
-    store = MemoryStore()
-    put_up(store, "py", [TRACE], tenants=("a", "b"))
-    library = Library(store, tmp_path)
-    library.poll()
-    rules = policy("a", "b", shared=True)
-    live = LiveLibrary(store, rules, library.tokenizers)
-    writer = Retriever(library, live)
-    for n, tenant in enumerate("abab"):
-        generation = writer.record(PublishedOutput("py", tenant, f"{n}", np.array([4, 5, 6, 20 + n])))
-    live.poll()
-    later = writer.record(PublishedOutput("py", "a", "later", np.array([4, 5, 6, 50])))
-    compact(store, live, "py", "a", library.current("py", "a"), generation)
-    library.poll()
-    live.poll()
-    fresh = LiveLibrary(store, rules, library.tokenizers)
-    fresh.poll()
-    for known in (live, fresh):
-        retriever = Retriever(library, known)
-        (described,) = retriever.describe("a")
-        release_id, newest = described.release, described.live_generation
-        assert newest not in (0, generation, later)
-        (answer,) = retriever.retrieve(Corpus("py", release_id, "a", newest), [[4, 5, 6]], LIMITS)
-        roots = dict(zip(answer.tokens.tolist(), answer.depths.tolist(), strict=True))
-        assert answer.match_count == 7
-        assert {20, 21, 22, 23, 50} <= roots.keys()
-
-
-def test_compaction_never_shows_one_tenants_outputs_to_another(tmp_path: Path) -> None:
-    store = MemoryStore()
-    put_up(store, "py", [TRACE])
-    library = Library(store, tmp_path)
-    library.poll()
-    live = LiveLibrary(store, policy("a", "b"), library.tokenizers)
-    generation = Retriever(library, live).record(PublishedOutput("py", "a", "x", np.array([1, 2])))
-    live.poll()
-    with pytest.raises(PermissionDenied, match="everybody"):
-        compact(store, live, "py", "a", library.current("py"), generation)
-    put_up(store, "py", [TRACE], tenants=("a", "b"))
-    library.poll()
-    with pytest.raises(PermissionDenied, match="to b"):
-        compact(store, live, "py", "a", library.current("py", "a"), generation)
-    put_up(store, "py", [TRACE], tenants=("a",))
-    library.poll()
-    alias = compact(store, live, "py", "a", library.current("py", "a"), generation)
-    assert alias.version == 4
-    with pytest.raises(FailedPrecondition, match="release_id"):
-        compact(store, live, "py", "a", library.current("py", "a"), generation)
