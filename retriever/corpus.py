@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from contracts.errors import InvalidArgument
+from contracts.proposal import MAX_NODES
 from contracts.retrieval import RetrievalQuery
 from retriever.trie import QueryLimits
 
@@ -24,7 +26,11 @@ def corpus_of(query: RetrievalQuery) -> Corpus:
 
 
 def limits_of(query: RetrievalQuery) -> QueryLimits:
-    """How far the query looks. Raises InvalidArgument for limits that contradict one another."""
+    """How far the query looks. Raises InvalidArgument for limits that contradict one another, and for more nodes than an
+    answer may carry.
+    """
+    if query.node_budget > MAX_NODES:
+        raise InvalidArgument("node_budget", f"{query.node_budget} is outside [0, {MAX_NODES}]")
     return QueryLimits(
         max_suffix=query.max_match,
         min_suffix=query.min_match,

@@ -55,6 +55,13 @@ def build(
     paths: Annotated[list[Path], typer.Argument(help="Files and directories of documents.")],
     kind: Annotated[str, typer.Option(help="text, jsonl, parquet or arrow (a saved Hugging Face data set).")] = "text",
     field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
+    suffix: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Which files of a directory, such as .js; default: .txt, .md, .rst and .py, or those of the kind."
+        ),
+    ] = None,
+    split: Annotated[list[str] | None, typer.Option(help="Which splits of a saved Hugging Face data set.")] = None,
     licence: Annotated[str, typer.Option(help="Under which terms the documents are used.")] = "unstated",
     exclude: Annotated[
         list[Path] | None, typer.Option(help="Texts that must not be indexed (JSON lines or text).")
@@ -66,6 +73,12 @@ def build(
     unit_mib: Annotated[
         int, typer.Option(help="MiB of source that make a segment; 0: about 8 segments, of 16 to 128 MiB.", min=0)
     ] = 0,
+    context_length: Annotated[
+        int, typer.Option(help="Longest suffix that queries may match, in tokens.", min=1, max=4096)
+    ] = 64,
+    continuation_length: Annotated[
+        int, typer.Option(help="Deepest continuation that queries may ask for, in tokens.", min=1, max=512)
+    ] = 32,
     ray: Annotated[
         str,
         typer.Option(help="Build on a Ray cluster: local, auto or host:port. Paths and Redis as its nodes see them."),
@@ -97,7 +110,7 @@ def build(
             built = build_index(
                 store,
                 name,
-                [Source(path.resolve(), chosen, field) for path in paths],
+                [Source(path.resolve(), chosen, field, tuple(suffix or ()), tuple(split or ())) for path in paths],
                 checkpoint,
                 settings.cache_dir / "build",
                 licence=licence,
@@ -106,6 +119,8 @@ def build(
                 tenants=tenant or (),
                 on_ray=OnRay(ray, _url(settings), settings.redis_namespace) if ray else None,
                 unit_bytes=unit_mib << 20 or None,
+                context_length=context_length,
+                continuation_length=continuation_length,
                 progress=StepBars(bars, name),
             )
     report = built.report
@@ -115,8 +130,12 @@ def build(
     )
     out.print(
         f"left out: {report.excluded_exact} repeat an excluded text, {report.excluded_overlap} overlap with one, "
-        f"{report.unreadable} are not UTF-8; exclusion {report.release.manifest.exclusion_sha256[:16] or 'none'}"
+        f"{report.unreadable} are not Unicode text, {report.absent} are null; "
+        f"exclusion {report.release.manifest.exclusion_sha256[:16] or 'none'}"
     )
+    if built.passed_over:
+        kinds = ", ".join(f"{number} {ending or 'without a suffix'}" for ending, number in built.passed_over.items())
+        out.print(f"passed over: {sum(built.passed_over.values())} files of other kinds (--suffix takes them): {kinds}")
 
 
 @app.command("list")
@@ -166,7 +185,7 @@ def history(name: Annotated[str, typer.Argument(help="Name of the index.")]) -> 
 @app.command()
 def rollback(
     name: Annotated[str, typer.Argument(help="Name of the index.")],
-    steps: Annotated[int, typer.Option(help="How many changes to go back.")] = 1,
+    steps: Annotated[int, typer.Option(help="How many changes to go back.", min=1)] = 1,
 ) -> None:
     """Point an index at an earlier release; retrievers follow at once.
 
@@ -226,8 +245,8 @@ def compact(
 
 @app.command()
 def gc(
-    keep: Annotated[int, typer.Option(help="Releases of each index to keep, the present one included.")] = 3,
-    grace_minutes: Annotated[int, typer.Option(help="Keep what was touched within this time.")] = 60,
+    keep: Annotated[int, typer.Option(help="Releases of each index to keep, the present one included.", min=1)] = 3,
+    grace_minutes: Annotated[int, typer.Option(help="Keep what was touched within this time.", min=0)] = 60,
 ) -> None:
     """Delete releases and segments that no index needs any more, leftovers of publications that died among them.
 
