@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contracts.errors import InvalidArgument
 from contracts.proposal import MAX_NODES
-from contracts.retrieval import RetrievalQuery
-from retriever.trie import QueryLimits
+from contracts.retrieval import MAX_BATCH, RetrievalQuery
+from retriever.trie import QueryLimits, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,12 @@ class Corpus:
 def corpus_of(query: RetrievalQuery) -> Corpus:
     """What the query is about."""
     return Corpus(query.index, query.release, query.tenant, query.live_generation)
+
+
+def check_batch(suffixes: Sequence[Tokens]) -> None:
+    """Raises InvalidArgument for more suffixes than one call may carry."""
+    if len(suffixes) > MAX_BATCH:
+        raise InvalidArgument("suffixes", f"{len(suffixes)}, at most {MAX_BATCH}")
 
 
 def limits_of(query: RetrievalQuery) -> QueryLimits:

@@ -18,7 +18,7 @@ from contracts.hidden import HIDDEN_BASE, HiddenRows, joined
 from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal, ProposalNode, SourceCost, StateHandle
-from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
+from contracts.retrieval import MAX_BATCH, IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from tests.helpers.fakes.target import VOCAB, FakeTokenizer, Logits
 from tests.helpers.fakes.verifier import fake_rows
@@ -230,6 +230,11 @@ class FakeRetriever:
             if ends:
                 return self._trie([corpus[e : e + query.max_depth] for e in ends], length, query.node_budget)
         return Retrieval(compute_us=3.0)
+
+    async def retrieve_batch(self, query: RetrievalQuery, suffixes: Sequence[np.ndarray]) -> Sequence[Retrieval]:
+        if len(suffixes) > MAX_BATCH:
+            raise InvalidArgument("suffixes", f"{len(suffixes)}, at most {MAX_BATCH}")
+        return [await self.retrieve(replace(query, suffix=suffix)) for suffix in suffixes]
 
     def _trie(self, continuations: Sequence[Sequence[int]], length: int, budget: int) -> Retrieval:
         counts: dict[tuple[int, ...], int] = {}
