@@ -42,8 +42,8 @@ class _Failure:
 class Library:
     """Loaded releases by index. Thread-safe.
 
-    binding: what every release must agree with. keep_releases: how many per index stay askable, at least 1.
-    copied_segments: see `segment_cache.SegmentCache`.
+    binding: what every release must agree with, or who knows it when a release is loaded. keep_releases: how many per index
+    stay askable, at least 1. copied_segments: see `segment_cache.SegmentCache`.
     indexes: only these names; None for all. retry_s: pause before a release that failed to load is tried again.
     share: which segments of each release to hold. local_name: tells the copies of several retrievers in one cache directory
     apart; "" for a visitor, who leaves no copy there and takes nothing away. earlier_name: that of an earlier version.
@@ -55,7 +55,7 @@ class Library:
         store: ReleaseStore,
         cache_directory: Path,
         *,
-        binding: Binding | None = None,
+        binding: Binding | Callable[[], Binding] = Binding,
         keep_releases: int = 3,
         copied_segments: bool = False,
         indexes: Collection[str] | None = None,
@@ -78,7 +78,7 @@ class Library:
         )
         self._from_copy = False
         self.share = share
-        self._binding = binding or Binding()
+        self._binding = binding
         self._keep = max(1, keep_releases)
         self._only = None if indexes is None else frozenset(indexes)
         self._retry_s = retry_s
@@ -254,8 +254,9 @@ class Library:
     def _shelve(self, alias: Alias, source: ReleaseReader) -> None:
         shelf = self._shelves.get(alias.index)
         present = [loaded for other in self._shelves.values() for loaded in other.releases]
+        binding = self._binding if isinstance(self._binding, Binding) else self._binding()
         loaded = next((p for p in present if p.release_id == alias.release_id), None) or load_release(
-            source, self._cache, alias.release_id, self._binding, present, self.share
+            source, self._cache, alias.release_id, binding, present, self.share
         )
         older = tuple(r for r in shelf.releases if r.release_id != alias.release_id) if shelf else ()
         self._shelves = {**self._shelves, alias.index: _Shelf(alias, (loaded, *older)[: self._keep])}

@@ -48,7 +48,7 @@ def build_retriever(settings: RetrieverSettings) -> Retriever:
     library = Library(
         store,
         settings.segments_dir,
-        binding=_binding(settings),
+        binding=lambda: _binding(settings),
         keep_releases=settings.keep_releases,
         copied_segments=settings.segment_memory == "copied",
         indexes=names_in(settings.indexes) or None,
@@ -60,13 +60,13 @@ def build_retriever(settings: RetrieverSettings) -> Retriever:
 
 
 def _binding(settings: RetrieverSettings) -> Binding:
-    """Releases of another tokenizer than the model's are not served, where its files are on this machine to tell."""
+    """Releases of another tokenizer than the model's are not served, where its files are on this machine to tell.
+
+    Read for every release anew: on a first start the verifier may still be fetching the model.
+    """
     tokenizer = tokenizer_here(settings.model, settings.models_dir)
     if tokenizer is None:
-        _log.warning(
-            "%s is not on this machine: releases of any tokenizer are served, and requests refuse those that do not fit",
-            settings.model,
-        )
+        _log.warning("%s is not on this machine, so a release of any tokenizer is served", settings.model)
     return Binding(tokenizer_sha256=tokenizer)
 
 

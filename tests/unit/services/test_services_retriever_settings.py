@@ -84,6 +84,19 @@ def test_releases_are_bound_to_the_models_tokenizer_where_it_is_here_to_tell(tmp
     assert free.visible_indexes().keys() == {"fit", "unfit"}
 
 
+def test_a_model_that_comes_after_the_retriever_binds_what_is_loaded_from_then_on(tmp_path: Path) -> None:
+    store = MemoryStore()
+    put_up(store, "before", [[1, 2]])
+    library = build_retriever(settings(tmp_path, model=str(tmp_path / "tiny"))).library
+    library._store = store
+    library.poll()
+    tiny_service_checkpoint(tmp_path)
+    put_up(store, "after", [[1, 2, 3]])
+    library.poll()
+    assert library.visible_indexes().keys() == {"before"}
+    assert "release.tokenizer_sha256" in library.status().indexes["after"].error
+
+
 def test_retrievers_of_other_indexes_keep_copies_of_their_own(tmp_path: Path) -> None:
     copies = {build_retriever(settings(tmp_path, indexes=names)).library._copy for names in ("", "py", "py,docs")}
     assert len({copy._path for copy in copies if copy}) == 3
