@@ -130,20 +130,6 @@ def _bind_sources(
     return tuple(bindings), absent
 
 
-def _unfit(source: SourceDescription, request: GenerateRequest, view: View) -> str:
-    """Why a default source is left out; "" for one that fits, and for one that the request itself asks for: `admit` refuses
-    that.
-    """
-    if request.sources is not None or source.name in request.indexes or source.name in request.options:
-        return ""
-    target = view.verifier.target
-    try:
-        check_made_for(source, tokenizer_digest=target.tokenizer_digest, target_digest=target.checkpoint_digest)
-    except FailedPrecondition as error:
-        return error.message
-    return ""
-
-
 def _find(name: str, view: View) -> Binding | None:
     for port, sources in enumerate(view.proposers):
         for description in sources or ():
@@ -167,6 +153,20 @@ def _bind_index(
         return None
     port, index = served[wanted]
     return Binding(describe_retrieval(name, index, max_nodes=node_limit), port, index)
+
+
+def _unfit(source: SourceDescription, request: GenerateRequest, view: View) -> str:
+    """Why a default source is left out; "" for one that fits, and for one that the request itself asks for: `admit` refuses
+    that.
+    """
+    if request.sources is not None or source.name in request.indexes or source.name in request.options:
+        return ""
+    target = view.verifier.target
+    try:
+        check_made_for(source, tokenizer_digest=target.tokenizer_digest, target_digest=target.checkpoint_digest)
+    except FailedPrecondition as error:
+        return error.message
+    return ""
 
 
 def _known(view: View) -> set[str]:

@@ -215,6 +215,11 @@ class FakeRetriever:
         self.recorded.append(output)
         return len(self.recorded)
 
+    async def retrieve_batch(self, query: RetrievalQuery, suffixes: Sequence[np.ndarray]) -> Sequence[Retrieval]:
+        if len(suffixes) > MAX_BATCH:
+            raise InvalidArgument("suffixes", f"{len(suffixes)}, at most {MAX_BATCH}")
+        return [await self.retrieve(replace(query, suffix=suffix)) for suffix in suffixes]
+
     async def retrieve(self, query: RetrievalQuery) -> Retrieval:
         self._called("retrieve")
         self.asked.append(query)
@@ -230,11 +235,6 @@ class FakeRetriever:
             if ends:
                 return self._trie([corpus[e : e + query.max_depth] for e in ends], length, query.node_budget)
         return Retrieval(compute_us=3.0)
-
-    async def retrieve_batch(self, query: RetrievalQuery, suffixes: Sequence[np.ndarray]) -> Sequence[Retrieval]:
-        if len(suffixes) > MAX_BATCH:
-            raise InvalidArgument("suffixes", f"{len(suffixes)}, at most {MAX_BATCH}")
-        return [await self.retrieve(replace(query, suffix=suffix)) for suffix in suffixes]
 
     def _trie(self, continuations: Sequence[Sequence[int]], length: int, budget: int) -> Retrieval:
         counts: dict[tuple[int, ...], int] = {}
