@@ -91,6 +91,21 @@ def test_a_sound_segment_is_not_sent_again() -> None:
     assert told[-1] == (total, total)
 
 
+def test_what_the_caller_has_read_back_itself_is_not_read_again() -> None:
+    class Unread(MemoryStore):
+        def get_chunk(self, digest: str, index: int) -> bytes:
+            assert not self.aliases(), "read again"
+            return super().get_chunk(digest, index)
+
+    store = Unread()
+    release, sources = release_and_bytes(documents(), [TRACE])
+    publish(store, release, sources)
+    activate(store, "py", release.release_id)
+    publish(store, release, {}, checked=[entry.digest for entry in release.segments])
+    with pytest.raises(AssertionError, match="read again"):
+        publish(store, release, {})
+
+
 def test_chunks_left_by_a_publication_that_cut_smaller_ones_are_no_obstacle() -> None:
     release, sources = release_and_bytes(documents())
     (entry,) = release.segments
