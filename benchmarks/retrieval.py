@@ -34,6 +34,7 @@ from benchmarks.retrieval_index import (
 )
 from benchmarks.retrieval_swap import swap_figures
 from benchmarks.stacks import INDEX, checkpoint_directory, serving
+from models.checkpoint import tokenizer_digest
 from retriever.redis_store import RedisStore
 from services.text import CheckpointTokenizer
 
@@ -104,13 +105,15 @@ async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None)
                 progress.update(task, description="serve")
                 endpoint = on.stack.endpoints["retriever"]
                 store = RedisStore(on.stack.redis_url, namespace=NAMESPACE)
-                release = await asyncio.to_thread(publish_corpus, store, SERVED, corpus, plan.served)
+                # A retriever serves releases of its model's tokenizer only.
+                tokenizer = tokenizer_digest(checkpoint_directory(cache))
+                release = await asyncio.to_thread(publish_corpus, store, SERVED, corpus, plan.served, tokenizer)
                 store.close()
                 await until_served(endpoint, release)
                 figures["grpc_index_tokens"] = plan.served
                 figures |= await grpc_figures(endpoint, SERVED, held_out, plan.queries)
                 text = corpus.tokens[:1_000_000]
-                figures |= await swap_figures(endpoint, on.stack.redis_url, NAMESPACE, text, plan.swaps)
+                figures |= await swap_figures(endpoint, on.stack.redis_url, NAMESPACE, text, plan.swaps, tokenizer)
                 write(figures, path, console, "Retrieval")
                 progress.advance(task)
             if "draft" in phases:

@@ -22,6 +22,7 @@ from retriever.trie import QueryLimits
 from services.clients.retriever import RetrieverClient
 
 Figures = dict[str, float | int | str | bool]
+BATCH = 32
 LIMITS = QueryLimits(max_suffix=64, min_suffix=2, max_continuation=16, node_budget=64)
 # Held out of every index: contexts come from text that continues otherwise than anything indexed.
 HELD_OUT = 0.05
@@ -90,7 +91,7 @@ def index_figures(corpus: TokenCorpus, held_out: list[NDArray[np.generic]], toke
 
 
 async def grpc_figures(endpoint: str, index: str, held_out: list[NDArray[np.generic]], queries: int) -> Figures:
-    """One query after the other over one stream, from another process on this machine."""
+    """One query after the other over one stream, from another process on this machine; then the same in batches."""
     client = RetrieverClient(endpoint)
     try:
         described = {found.index: found for found in await client.describe()}
@@ -110,20 +111,27 @@ async def grpc_figures(endpoint: str, index: str, held_out: list[NDArray[np.gene
             await client.retrieve(query)
             if turn >= 50:
                 times.append((time.perf_counter_ns() - started) / 1e3)
+        shares = []
+        for first in range(0, len(asked) - BATCH + 1, BATCH):
+            started = time.perf_counter_ns()
+            await client.retrieve_batch(query, asked[first : first + BATCH])
+            shares.append((time.perf_counter_ns() - started) / 1e3 / BATCH)
         return {
             "grpc_query_p50_us": float(np.percentile(times, 50)),
             "grpc_query_p99_us": float(np.percentile(times, 99)),
+            "grpc_batch_size": BATCH,
+            "grpc_batch_query_p50_us": float(np.percentile(shares, 50)),
         }
     finally:
         await client.close()
 
 
-def publish_corpus(store: RedisStore, index: str, corpus: TokenCorpus, tokens: int) -> str:
+def publish_corpus(store: RedisStore, index: str, corpus: TokenCorpus, tokens: int, tokenizer: str) -> str:
     """Publishes the first `tokens` tokens as a release of one segment and points the index at it; the release id."""
     segment = segment_from_documents(corpus.documents(tokens))
     data = segment_bytes(segment)
     entry = SegmentEntry(segment_digest(data), len(data), segment.tokens)
-    manifest = ReleaseManifest("benchmark", "none", "", "benchmark", "none", 49_152, 64, 32, "benchmark", "none")
+    manifest = ReleaseManifest("benchmark", "none", "", tokenizer, "none", 49_152, 64, 32, "benchmark", "none")
     release = Release(manifest, (entry,))
     publish(store, release, {entry.digest: data})
     activate(store, index, release.release_id)

@@ -34,11 +34,11 @@ class _Load:
     running: bool = True
 
 
-def _release(shared: SegmentEntry, number: int) -> tuple[Release, bytes]:
+def _release(shared: SegmentEntry, number: int, tokenizer: str) -> tuple[Release, bytes]:
     """Release `number` has the shared segment and one of its own, in which the marker is followed by `number` alone."""
     own = segment_bytes(segment_from_documents([[*_MARKER, number]] * 3))
     entry = SegmentEntry(segment_digest(own), len(own), 3 * (len(_MARKER) + 1))
-    manifest = ReleaseManifest("swap", "none", "", "benchmark", "none", 49_152, 64, 32, "benchmark", "none")
+    manifest = ReleaseManifest("swap", "none", "", tokenizer, "none", 49_152, 64, 32, "benchmark", "none")
     return Release(manifest, (shared, entry)), own
 
 
@@ -64,7 +64,9 @@ async def _ask(endpoint: str, numbers: dict[str, int], load: _Load) -> None:
     await client.close()
 
 
-async def swap_figures(endpoint: str, redis_url: str, namespace: str, text: NDArray[np.generic], swaps: int) -> Figures:
+async def swap_figures(
+    endpoint: str, redis_url: str, namespace: str, text: NDArray[np.generic], swaps: int, tokenizer: str
+) -> Figures:
     """`swaps` publications with CLIENTS clients asking meanwhile; counts of failed and of mixed answers.
 
     The next release is published once the clients have had as many answers as all of them ask of one release.
@@ -79,7 +81,7 @@ async def swap_figures(endpoint: str, redis_url: str, namespace: str, text: NDAr
     started = time.perf_counter()
     try:
         for number in range(100, 101 + swaps):
-            release, own = _release(entry, number)
+            release, own = _release(entry, number, tokenizer)
             # A release's number is known before anybody can see it.
             numbers[release.release_id] = number
             await asyncio.to_thread(_publish, store, release, [shared, own])

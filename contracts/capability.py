@@ -92,6 +92,16 @@ def _check_kinds(
         raise _refuse("sources.topology", capability.name, f"does not accept a {topology} (source {source!r})")
 
 
+def check_made_for(source: SourceDescription, *, tokenizer_digest: str, target_digest: str) -> None:
+    """Raises FailedPrecondition for a source that is bound to another tokenizer or target than these."""
+    if source.tokenizer_digest and source.tokenizer_digest != tokenizer_digest:
+        raise FailedPrecondition(
+            "sources.tokenizer_digest", f"source {source.name!r} uses another tokenizer than the target"
+        )
+    if source.target_digest and source.target_digest != target_digest:
+        raise FailedPrecondition("sources.target_digest", f"source {source.name!r} was built for another target")
+
+
 def admit(
     capability: VerifierCapability,
     sources: Sequence[SourceDescription],
@@ -119,12 +129,7 @@ def admit(
         )
     for source in sources:
         _check_kinds(capability, source.name, source.semantics, source.relation, source.topology)
-        if source.tokenizer_digest and source.tokenizer_digest != tokenizer_digest:
-            raise FailedPrecondition(
-                "sources.tokenizer_digest", f"source {source.name!r} uses another tokenizer than the target"
-            )
-        if source.target_digest and source.target_digest != target_digest:
-            raise FailedPrecondition("sources.target_digest", f"source {source.name!r} was built for another target")
+        check_made_for(source, tokenizer_digest=tokenizer_digest, target_digest=target_digest)
     if len(sources) > 1 and (capability.single_source or capability.topologies == {Topology.SEQUENCE}):
         raise _refuse("sources", capability.name, f"is proved for one source, {len(sources)} given")
 

@@ -155,6 +155,14 @@ class RetrieverPort(Protocol):
 
     async def retrieve(self, query: RetrievalQuery) -> Retrieval: ...
 
+    async def retrieve_batch(
+        self, query: RetrievalQuery, suffixes: Sequence[npt.NDArray[np.int64]]
+    ) -> Sequence[Retrieval]:
+        """`query` with each of at most `contracts.retrieval.MAX_BATCH` suffixes in the place of its own, answered in order
+        from one release and live generation, or refused together.
+        """
+        ...
+
     async def record(self, output: PublishedOutput) -> int:
         """Takes a published output into an index's live segments; the generation that first holds it."""
         ...

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+MAX_BATCH = 256
+
 
 def _empty() -> npt.NDArray[np.int64]:
     return np.zeros(0, dtype=np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from contracts.capability import SourceDescription, VerifierCapability, admit, choose
+from contracts.capability import SourceDescription, VerifierCapability, admit, check_made_for, choose
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.manifest import Manifest
 from contracts.ports import Tokenizer, VerifierDescription
@@ -130,7 +130,11 @@ def _bind_sources(
     for name in names:
         binding = _bind_index(name, request, view, settings, node_limit) if is_retrieval(name) else _find(name, view)
         if binding is not None:
-            bindings.append(binding)
+            unfit = _unfit(binding.description, request, view)
+            if unfit:
+                absent[name] = unfit
+            else:
+                bindings.append(binding)
             continue
         peers = view.retrievers if is_retrieval(name) else view.proposers
         if request.sources is not None and None not in peers:
@@ -163,6 +167,20 @@ def _bind_index(
         return None
     port, index = served[wanted]
     return Binding(describe_retrieval(name, index, max_nodes=node_limit), port, index)
+
+
+def _unfit(source: SourceDescription, request: GenerateRequest, view: View) -> str:
+    """Why a default source is left out; "" for one that fits, and for one that the request itself asks for: `admit` refuses
+    that.
+    """
+    if request.sources is not None or source.name in request.indexes or source.name in request.options:
+        return ""
+    target = view.verifier.target
+    try:
+        check_made_for(source, tokenizer_digest=target.tokenizer_digest, target_digest=target.checkpoint_digest)
+    except FailedPrecondition as error:
+        return error.message
+    return ""
 
 
 def _known(view: View) -> set[str]:

@@ -16,7 +16,6 @@ from functools import partial
 from typing import TypeVar
 
 from contracts.capability import SourceDescription
-from contracts.errors import DraftproofError
 from contracts.ports import ProposerPort, RetrieverPort, VerifierDescription, VerifierPort
 from contracts.retrieval import IndexDescription
 
@@ -148,7 +147,7 @@ class Catalogue:
         try:
             async with asyncio.timeout(None if last is None else self._timeout_s):
                 return await self._verifier.describe()
-        except (DraftproofError, TimeoutError):
+        except Exception:
             if last is None:
                 raise
             return last
@@ -157,5 +156,6 @@ class Catalogue:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await describe()
-        except (DraftproofError, TimeoutError):
+        except Exception:
+            # Also a port's own bug: no source may take the request down with it.
             return last

@@ -12,6 +12,7 @@ class OrchestratorSettings:
 
     default_sources: used where a request names none; those that nobody serves are recorded as absent.
     default_index: the index of the source `retrieval` where a request names none; "" takes the only one served.
+    max_suffix: longest suffix that an index is asked to match, as far as it allows it.
     retrieval_min_match: shortest suffix that an index is asked to match. retrieval_spec_factor: most candidates that it may
     offer per matched token; 0: no such limit.
     budget: of a request that does not say; "fixed" verifies all that is offered, "adaptive" what is likely to make tokens

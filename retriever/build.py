@@ -17,15 +17,19 @@ import numpy as np
 
 from contracts.errors import InvalidArgument
 from retriever.build_notes import BuildNotes
+from retriever.documents import Document, Gap
 from retriever.exclusion import NO_EXCLUSION, Exclusion, Verdict
-from retriever.release import Release, ReleaseManifest, SegmentEntry
+from retriever.release import KEY_ENCODING, Release, ReleaseManifest, SegmentEntry
 from retriever.segment_cache import SegmentCache
-from retriever.segment_format import build_segment, segment_digest
+from retriever.segment_format import MAGIC, build_segment, segment_digest
 from retriever.sources import Unit, read_unit
 from retriever.unit_result import BuildReport, UnitResult, build_report
 
 Tokenize = Callable[[list[str]], Sequence[Sequence[int]]]
 BATCH_CHARACTERS = 1 << 20
+# What `build_unit` makes of its input. Raise it whenever equal inputs would give other bytes: units that were built under
+# another number are built anew.
+RULES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,30 +47,36 @@ class Recipe:
     tenants: tuple[str, ...] = ()
 
 
-def input_digest(documents: Sequence[str | None], recipe: Recipe, exclusion: Exclusion) -> str:
-    """sha256 over everything that determines the unit's segment."""
+def input_digest(documents: Sequence[Document], recipe: Recipe, exclusion: Exclusion) -> str:
+    """sha256 over everything that determines the unit's segment: documents, recipe, exclusion, and how it is built."""
     digest = hashlib.sha256()
-    for part in (recipe.tokenizer_sha256, recipe.normalisation, str(recipe.vocabulary_size), exclusion.sha256):
+    built = f"rules {RULES}, {MAGIC.decode()}, {KEY_ENCODING}"
+    for part in (built, recipe.tokenizer_sha256, recipe.normalisation, str(recipe.vocabulary_size), exclusion.sha256):
         digest.update(f"{len(part)}:{part};".encode())
     for document in documents:
-        data = b"" if document is None else document.encode()
-        digest.update(f"{'unreadable' if document is None else len(data)}:".encode())
+        data = b"" if isinstance(document, Gap) else document.encode()
+        digest.update(f"{document.value if isinstance(document, Gap) else len(data)}:".encode())
         digest.update(data)
     return digest.hexdigest()
 
 
 def build_unit(
-    documents: Sequence[str | None], tokenize: Tokenize, recipe: Recipe, exclusion: Exclusion = NO_EXCLUSION
+    documents: Sequence[Document], tokenize: Tokenize, recipe: Recipe, exclusion: Exclusion = NO_EXCLUSION
 ) -> tuple[UnitResult, bytes]:
     """The unit's segment and its account. Pure, given a tokenizer that is.
 
     Raises InvalidArgument where the tokenizer yields an id outside the vocabulary, or another number of rows than texts.
     """
-    verdicts = [None if text is None else exclusion.verdict(text) for text in documents]
-    counts = Counter(verdicts)
-    kept = [
-        text for text, verdict in zip(documents, verdicts, strict=True) if text is not None and verdict is Verdict.KEEP
-    ]
+    counts: Counter[Verdict | Gap] = Counter()
+    kept: list[str] = []
+    for document in documents:
+        if isinstance(document, Gap):
+            counts[document] += 1
+            continue
+        verdict = exclusion.verdict(document)
+        counts[verdict] += 1
+        if verdict is Verdict.KEEP:
+            kept.append(document)
     rows = [np.asarray(row, np.int64) for batch in _batches(kept) for row in _tokenized(batch, tokenize)]
     highest = max((int(row.max()) for row in rows if row.size), default=-1)
     if highest >= recipe.vocabulary_size:
@@ -81,7 +91,8 @@ def build_unit(
         documents=len(kept),
         excluded_exact=counts[Verdict.EXACT],
         excluded_overlap=counts[Verdict.OVERLAP],
-        unreadable=counts[None],
+        unreadable=counts[Gap.UNREADABLE],
+        absent=counts[Gap.ABSENT],
     )
     return result, data
 

@@ -19,13 +19,13 @@ class BuildNotes:
         directory.mkdir(parents=True, exist_ok=True)
 
     def get(self, input_sha256: str) -> UnitResult | None:
-        """What was built from this input, if anything was."""
-        note = self.directory / f"{input_sha256}.json"
-        return _read(note) if note.exists() else None
+        """What was built from this input, if anything was and the note of it can be read."""
+        return _read(self.directory / f"{input_sha256}.json")
 
     def everything(self) -> dict[str, UnitResult]:
-        """All notes by input digest."""
-        return {note.stem: _read(note) for note in sorted(self.directory.glob("*.json"))}
+        """All readable notes by input digest."""
+        notes = {note.stem: _read(note) for note in sorted(self.directory.glob("*.json"))}
+        return {digest: result for digest, result in notes.items() if result is not None}
 
     def put(self, result: UnitResult) -> None:
         """Remember the result. Call it once the segment is safe: a build that is cut off then leaves no unit half done."""
@@ -35,6 +35,10 @@ class BuildNotes:
         aside.replace(note)
 
 
-def _read(note: Path) -> UnitResult:
-    record = json.loads(note.read_text())
-    return UnitResult(**{**record, "segment": SegmentEntry(**record["segment"])})
+def _read(note: Path) -> UnitResult | None:
+    # A note that a crash or another version left in an unknown form costs building the unit again.
+    try:
+        record = json.loads(note.read_text())
+        return UnitResult(**{**record, "segment": SegmentEntry(**record["segment"])})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from contracts.retrieval import RetrievalQuery
-from retriever.trie import QueryLimits
+from contracts.errors import InvalidArgument
+from contracts.proposal import MAX_NODES
+from contracts.retrieval import MAX_BATCH, RetrievalQuery
+from retriever.trie import QueryLimits, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,18 @@ def corpus_of(query: RetrievalQuery) -> Corpus:
     return Corpus(query.index, query.release, query.tenant, query.live_generation)
 
 
+def check_batch(suffixes: Sequence[Tokens]) -> None:
+    """Raises InvalidArgument for more suffixes than one call may carry."""
+    if len(suffixes) > MAX_BATCH:
+        raise InvalidArgument("suffixes", f"{len(suffixes)}, at most {MAX_BATCH}")
+
+
 def limits_of(query: RetrievalQuery) -> QueryLimits:
-    """How far the query looks. Raises InvalidArgument for limits that contradict one another."""
+    """How far the query looks. Raises InvalidArgument for limits that contradict one another, and for more nodes than an
+    answer may carry.
+    """
+    if query.node_budget > MAX_NODES:
+        raise InvalidArgument("node_budget", f"{query.node_budget} is outside [0, {MAX_NODES}]")
     return QueryLimits(
         max_suffix=query.max_match,
         min_suffix=query.min_match,

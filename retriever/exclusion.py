@@ -71,12 +71,16 @@ class Exclusion:
 def exclusion_of(texts: Sequence[str], ngram: int = NGRAM) -> Exclusion:
     """The exclusion of these texts (one prompt or answer each); of none, NO_EXCLUSION.
 
-    Raises InvalidArgument for ngram below MIN_WORDS.
+    Raises InvalidArgument for ngram below MIN_WORDS, and for what is no Unicode text.
     """
     if ngram < MIN_WORDS:
         raise InvalidArgument("ngram", f"{ngram} is below {MIN_WORDS}: too much of any text would match")
     if not texts:
         return NO_EXCLUSION
+    try:
+        digests = sorted(hashlib.sha256(text.encode()).hexdigest() for text in texts)
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("excluded", f"a text is no Unicode text: {error}") from error
     vocabulary: dict[str, int] = {}
     grams: dict[int, set[tuple[int, ...]]] = {}
     exact = set()
@@ -95,7 +99,7 @@ def exclusion_of(texts: Sequence[str], ngram: int = NGRAM) -> Exclusion:
         "method": "words-lower;exact|ngram",
         "min_words": MIN_WORDS,
         "ngram": ngram,
-        "texts": sorted(hashlib.sha256(text.encode()).hexdigest() for text in texts),
+        "texts": digests,
     }
     return Exclusion(
         sha256=hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest(),

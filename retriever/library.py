@@ -2,7 +2,7 @@
 
 Readers take one reference out of an immutable map and keep it for the request, so a swap neither waits for them nor
 changes what they read. Only `poll` (one at a time) replaces the map. Whatever goes wrong there is recorded in `status`,
-and what was served before is served on.
+and what was served before is served on, after a restart too: from this machine's disk.
 """
 
 from __future__ import annotations
@@ -15,38 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.errors import DraftproofError, FailedPrecondition, NotFound, Unavailable
+from retriever.library_status import IndexStatus, LibraryStatus
 from retriever.loading import LoadedRelease, load_release
-from retriever.local_copy import LocalCopy
+from retriever.local_copy import LocalCopy, held_by_copies
 from retriever.placement import EVERYTHING, Share
 from retriever.release import Binding
 from retriever.segment_cache import SegmentCache
 from retriever.store import Alias, ReleaseReader, ReleaseStore
-
-
-@dataclass(frozen=True, slots=True)
-class IndexStatus:
-    """One index: the newest release served ("" for none), its alias version, what the store wants, and why not yet."""
-
-    serving_release: str
-    serving_version: int
-    wanted_release: str
-    wanted_version: int
-    releases_kept: tuple[str, ...]
-    resident_bytes: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class LibraryStatus:
-    """store_connected: the last exchange with the store worked; store_error says what did not. swaps: since the start.
-    from_local_copy: the store has not answered since the start, and what was served before it is served from this disk.
-    """
-
-    store_connected: bool
-    store_error: str
-    from_local_copy: bool
-    swaps: int
-    indexes: Mapping[str, IndexStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +42,12 @@ class _Failure:
 class Library:
     """Loaded releases by index. Thread-safe.
 
-    binding: what every release must agree with. keep_releases: how many per index stay askable, at least 1.
-    copied_segments: see `segment_cache.SegmentCache`.
+    binding: what every release must agree with, or who knows it when a release is loaded. keep_releases: how many per index
+    stay askable, at least 1. copied_segments: see `segment_cache.SegmentCache`.
     indexes: only these names; None for all. retry_s: pause before a release that failed to load is tried again.
     share: which segments of each release to hold. local_name: tells the copies of several retrievers in one cache directory
-    apart. on_swap: told (index, release) after each change, from the polling thread.
+    apart; "" for a visitor, who leaves no copy there and takes nothing away. earlier_name: that of an earlier version.
+    on_swap: told (index, release) after each change, from the polling thread.
     """
 
     def __init__(
@@ -79,22 +55,30 @@ class Library:
         store: ReleaseStore,
         cache_directory: Path,
         *,
-        binding: Binding | None = None,
+        binding: Binding | Callable[[], Binding] = Binding,
         keep_releases: int = 3,
         copied_segments: bool = False,
         indexes: Collection[str] | None = None,
         retry_s: float = 30.0,
         share: Share = EVERYTHING,
         local_name: str = "serving",
+        earlier_name: str = "",
         clock: Callable[[], float] = time.monotonic,
         on_swap: Callable[[str, LoadedRelease], None] | None = None,
     ) -> None:
         self._store = store
         self._cache = SegmentCache(cache_directory, copied=copied_segments)
-        self._copy = LocalCopy(cache_directory / f"{local_name}.json")
+        self._copy = (
+            LocalCopy(
+                cache_directory / f"{local_name}.json",
+                cache_directory / f"{earlier_name}.json" if earlier_name else None,
+            )
+            if local_name
+            else None
+        )
         self._from_copy = False
         self.share = share
-        self._binding = binding or Binding()
+        self._binding = binding
         self._keep = max(1, keep_releases)
         self._only = None if indexes is None else frozenset(indexes)
         self._retry_s = retry_s
@@ -141,12 +125,15 @@ class Library:
                 if not self._shelves:
                     self._restore()
                 return
+            finally:
+                if self._copy:
+                    self._copy.renew()
             if self._store_error:
                 # What failed to load may have failed for the store's sake.
                 self._failures.clear()
             self._store_error = ""
             self._from_copy = False
-            self._wanted = {n: a for n, a in wanted.items() if self._only is None or n in self._only}
+            self._wanted = {n: a for n, a in wanted.items() if self._served(n)}
             swaps = self._swaps
             for alias in self._wanted.values():
                 self._follow(alias, self._store)
@@ -209,21 +196,31 @@ class Library:
         return frozenset(r.release.manifest.tokenizer_sha256 for r in shelf.releases) if shelf else frozenset()
 
     def _restore(self) -> None:
-        """The store is away and nothing is loaded: what was served last, as far as it lies on this disk."""
-        self._wanted = {n: a for n, a in self._copy.aliases().items() if self._only is None or n in self._only}
+        """The store is away and nothing is loaded: what was served last, as far as it lies on this disk.
+
+        Nothing on the disk is changed: what does not load now may do so once the store is back.
+        """
+        if self._copy is None:
+            return
+        self._wanted = {n: a for n, a in self._copy.aliases().items() if self._served(n)}
         for alias in self._wanted.values():
             self._follow(alias, self._copy)
         self._from_copy = bool(self._shelves)
 
+    def _served(self, index: str) -> bool:
+        return self._only is None or index in self._only
+
     def _save(self) -> None:
+        """Bring the disk up to date: the copy, and the segments that neither it nor anybody else's copy needs go."""
+        if self._copy is None:
+            return
+        served = {n: (s.alias, s.releases[0].release.canonical_bytes()) for n, s in self._shelves.items()}
+        waiting = self._wanted.keys() - served.keys()
         # A disk that cannot take the copy costs a later start without the store, not the service.
         with contextlib.suppress(OSError):
-            self._copy.save(
-                {
-                    name: (shelf.alias, shelf.releases[0].release.canonical_bytes())
-                    for name, shelf in self._shelves.items()
-                }
-            )
+            self._copy.save({**{n: kept for n, kept in self._copy.saved().items() if n in waiting}, **served})
+            held = {e.digest for s in self._shelves.values() for r in s.releases for e in r.release.segments}
+            self._cache.prune(held | held_by_copies(self._cache.directory))
 
     def _follow(self, alias: Alias, source: ReleaseReader) -> None:
         shelf = self._shelves.get(alias.index)
@@ -232,21 +229,38 @@ class Library:
             return
         if failure and failure.alias == alias and self._clock() < failure.retry_at:
             return
-        present = [loaded for other in self._shelves.values() for loaded in other.releases]
         try:
-            loaded = next((p for p in present if p.release_id == alias.release_id), None) or load_release(
-                source, self._cache, alias.release_id, self._binding, present, self.share
-            )
-        except DraftproofError as error:
-            self._failures[alias.index] = _Failure(alias, str(error), self._clock() + self._retry_s)
+            self._shelve(alias, source)
+        except Exception as error:
+            # Also a disk that fails or memory that does not suffice: the watcher must outlive whatever a release holds.
+            known = isinstance(error, DraftproofError)
+            told = str(error) if known else f"{type(error).__name__}: {error}"
+            self._failures[alias.index] = _Failure(alias, told, self._clock() + self._retry_s)
             if isinstance(error, Unavailable):
                 self._store_error = str(error)
+            if shelf is None and source is not self._copy:
+                self._fall_back(alias.index)
             return
         self._failures.pop(alias.index, None)
+
+    def _fall_back(self, index: str) -> None:
+        """What the store points to does not load and nothing is served: what was served before the restart may."""
+        before = self._copy.aliases().get(index) if self._copy else None
+        if before is not None and self._copy is not None:
+            # The failure that is told is the new release's.
+            with contextlib.suppress(Exception):
+                self._shelve(before, self._copy)
+
+    def _shelve(self, alias: Alias, source: ReleaseReader) -> None:
+        shelf = self._shelves.get(alias.index)
+        present = [loaded for other in self._shelves.values() for loaded in other.releases]
+        binding = self._binding if isinstance(self._binding, Binding) else self._binding()
+        loaded = next((p for p in present if p.release_id == alias.release_id), None) or load_release(
+            source, self._cache, alias.release_id, binding, present, self.share
+        )
         older = tuple(r for r in shelf.releases if r.release_id != alias.release_id) if shelf else ()
         self._shelves = {**self._shelves, alias.index: _Shelf(alias, (loaded, *older)[: self._keep])}
         self._swaps += 1
-        self._cache.prune({e.digest for s in self._shelves.values() for r in s.releases for e in r.release.segments})
         if self._on_swap:
             self._on_swap(alias.index, loaded)
 

@@ -2,7 +2,8 @@
 
 Nothing is recorded unless a policy for the index says so, for the tenants it names; each tenant's outputs stay its own
 unless the policy shares them. A *scope* is one stream: an index, one tokenizer (ids of another mean other text), and a
-tenant or all that share. The stream in the store is the only truth: a restarted retriever replays it.
+tenant or all that share. The stream in the store is the only truth: a restarted retriever replays it, and one that finds
+another history there than it has read (the store came back from an older snapshot) reads it from its start.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from contracts.errors import (
     PermissionDenied,
 )
 from retriever.live_index import LiveIndex
-from retriever.live_store import LiveStore, encode_floor, encode_output
+from retriever.live_store import NOWHERE, LiveStore, encode_floor, encode_output
 from retriever.segment import Segment, segment_from_documents
 from retriever.trie import MAX_TOKEN_ID, Tokens
 
@@ -52,11 +53,14 @@ class LivePolicy:
 
 @dataclass(frozen=True, slots=True)
 class LiveStatus:
-    """store_error: "" where the last exchange worked. newest: generation by scope. unreadable: entries by scope."""
+    """store_error: "" where the last exchange worked. By scope, newest: sequence number of the newest entry that is
+    indexed; unreadable: entries; restarts: how often the store held another history than the one read before.
+    """
 
     store_error: str
     newest: Mapping[str, int]
     unreadable: Mapping[str, int]
+    restarts: Mapping[str, int]
 
 
 class LiveLibrary:
@@ -78,6 +82,7 @@ class LiveLibrary:
         self._polling = threading.Lock()
         self._state = threading.RLock()
         self._indexes: dict[str, LiveIndex] = {}
+        self._restarts: dict[str, int] = {}
         self._store_error = ""
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -97,25 +102,44 @@ class LiveLibrary:
         if int(ids.min()) < 0 or int(ids.max()) >= min(policy.vocabulary_size, MAX_TOKEN_ID + 1):
             raise InvalidArgument("tokens", f"token ids lie below the vocabulary size {policy.vocabulary_size}")
         payload = encode_output(ids.astype(np.uint32))
-        return self._store.append_live(scope, entry_id, payload, policy.max_entries)
+        return self._store.append_live(scope, entry_id, payload, policy.max_entries).generation
 
     def poll(self) -> None:
-        """Read every scope's stream up to its end. A store failure is recorded in `status`; what is known stays."""
+        """Read every scope's stream up to its end. A failure is recorded in `status`; what is known stays."""
         with self._polling:
             try:
-                for scope, live in self._followed().items():
-                    while entries := self._store.read_live(scope, live.received, READ_BATCH):
+                for scope, policy in self._followed().items():
+                    if not self._read_on(scope):
                         with self._state:
-                            live.receive(entries)
-                            missing = live.missing()
-                        # Only this thread, holding `_polling`, changes the index: it is sorted without the state's lock.
-                        built = {block: segment_from_documents(outputs) for block, outputs in missing.items()}
-                        with self._state:
-                            live.install(built)
-            except DraftproofError as error:
-                self._store_error = str(error)
+                            self._indexes[scope] = LiveIndex(policy.max_entries, policy.keep_generations)
+                            self._restarts[scope] = self._restarts.get(scope, 0) + 1
+                        self._read_on(scope)
+            except Exception as error:
+                # Whatever it is, the watcher must outlive it.
+                known = isinstance(error, DraftproofError)
+                self._store_error = str(error) if known else f"{type(error).__name__}: {error}"
                 return
             self._store_error = ""
+
+    def _read_on(self, scope: str) -> bool:
+        """Take in what the stream has beyond what was read; False where it is not the stream that was read."""
+        live = self._indexes[scope]
+        head = self._store.live_head(scope)
+        if head == live.head:
+            return True
+        if head.sequence <= live.head.sequence:
+            return False
+        while entries := self._store.read_live(scope, live.head.sequence, READ_BATCH):
+            if not live.continued_by(entries[0]):
+                return False
+            with self._state:
+                live.receive(entries)
+                missing = live.missing()
+            # Only this thread, holding `_polling`, changes the index: it is sorted without the state's lock.
+            built = {block: segment_from_documents(outputs) for block, outputs in missing.items()}
+            with self._state:
+                live.install(built)
+        return True
 
     def start(self, interval_s: float = 0.2) -> None:
         """Poll in a thread until `stop`, pausing interval_s in between."""
@@ -147,7 +171,14 @@ class LiveLibrary:
         _, scope = self._governed(index, tenant, tokenizer)
         with self._state:
             live = self._indexes.get(scope)
-            return live.newest if live else 0
+            return live.newest.generation if live and live.newest is not NOWHERE else 0
+
+    def holds(self, index: str, tenant: str, generation: int, *, tokenizer: str = "") -> bool:
+        """Whether the entry that the generation ends with was read here. Raises PermissionDenied as `segments` does."""
+        _, scope = self._governed(index, tenant, tokenizer)
+        with self._state:
+            live = self._indexes.get(scope)
+            return live is not None and live.sequence_of(generation) is not None
 
     def segments(self, index: str, tenant: str, generation: int, *, tokenizer: str = "") -> tuple[Segment, ...] | None:
         """The generation's segments (generation 0: none), or None where it is not reproducible here: a miss.
@@ -177,31 +208,42 @@ class LiveLibrary:
         return policy.tenants if policy.shared else frozenset({tenant})
 
     def retire(self, index: str, tenant: str, generation: int, *, tokenizer: str = "") -> None:
-        """Take all outputs up to the generation out of later generations, and out of the store."""
+        """Take all outputs up to the generation out of later generations, and out of the store.
+
+        Raises FailedPrecondition where the generation is gone.
+        """
         policy, scope = self._governed(index, tenant, tokenizer)
+        with self._state:
+            live = self._indexes.get(scope)
+            through = live.sequence_of(generation) if live else None
+        if through is None:
+            raise FailedPrecondition("live_generation", f"generation {generation} of {index} is not here")
         # The entry id makes a repeated retirement one entry. It goes in first: a trimmed stream without it would leave
         # a replaying retriever with another content for the same generation.
-        self._store.append_live(scope, f"floor-{generation}", encode_floor(generation), policy.max_entries + 1)
-        self._store.trim_live(scope, generation)
+        self._store.append_live(scope, f"floor-{through}", encode_floor(through), policy.max_entries + 1)
+        self._store.trim_live(scope, through)
 
     def status(self) -> LiveStatus:
         """A snapshot; it asks nobody."""
         with self._state:
             return LiveStatus(
                 self._store_error,
-                {scope: live.newest for scope, live in self._indexes.items()},
+                {scope: live.newest.sequence for scope, live in self._indexes.items()},
                 {scope: live.unreadable for scope, live in self._indexes.items()},
+                {scope: self._restarts.get(scope, 0) for scope in self._indexes},
             )
 
-    def _followed(self) -> dict[str, LiveIndex]:
-        """The live indexes of every policy, tokenizer and tenant, new ones added."""
+    def _followed(self) -> dict[str, LivePolicy]:
+        """The scopes of every policy, tokenizer and tenant, new ones added, and their policies."""
+        followed: dict[str, LivePolicy] = {}
         with self._state:
             for index, policy in self._policies.items():
                 for tokenizer in self._tokenizers(index):
                     for scope in {self._scope(index, policy, tenant, tokenizer) for tenant in policy.tenants}:
+                        followed[scope] = policy
                         if scope not in self._indexes:
                             self._indexes[scope] = LiveIndex(policy.max_entries, policy.keep_generations)
-            return dict(self._indexes)
+        return followed
 
     def _governed(self, index: str, tenant: str, tokenizer: str) -> tuple[LivePolicy, str]:
         policy = self._policies.get(index)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from contracts.errors import FailedPrecondition, NotFound
-from retriever.live_store import LiveEntry, encode_floor
+from retriever.live_store import NOWHERE, LiveEntry, LivePoint, encode_floor
 from retriever.store import HISTORY_LIMIT, Alias, SegmentRecord
 
 
@@ -25,7 +25,7 @@ class MemoryStore:
         self._history: dict[str, list[Alias]] = {}
         self._events: list[Alias] = []
         self._live: dict[str, list[LiveEntry]] = {}
-        self._live_newest: dict[str, int] = {}
+        self._live_heads: dict[str, LivePoint] = {}
 
     def lease(self, publication: str, names: Collection[str], ttl_ms: int) -> None:
         with self._changed:
@@ -50,9 +50,11 @@ class MemoryStore:
 
     def seal_segment(self, record: SegmentRecord) -> None:
         with self._changed:
-            held = len(self._chunks.get(record.digest, {}))
-            if held != len(record.chunk_sha256):
-                raise FailedPrecondition("segment.chunks", f"{held} of {len(record.chunk_sha256)} are in the store")
+            wanted = range(len(record.chunk_sha256))
+            held = {index: data for index, data in self._chunks.get(record.digest, {}).items() if index in wanted}
+            if len(held) != len(wanted):
+                raise FailedPrecondition("segment.chunks", f"{len(held)} of {len(wanted)} are in the store")
+            self._chunks[record.digest] = held
             self._segments[record.digest] = record
             self._touched[record.digest] = self._now_ms()
 
@@ -124,27 +126,32 @@ class MemoryStore:
                 gone.append(digest)
             return tuple(sorted(gone))
 
-    def append_live(self, scope: str, entry_id: str, payload: bytes, max_entries: int) -> int:
+    def append_live(self, scope: str, entry_id: str, payload: bytes, max_entries: int) -> LivePoint:
         with self._changed:
             entries = self._live.setdefault(scope, [])
             for entry in entries:
                 if entry.entry_id == entry_id:
-                    return entry.generation
-            if scope not in self._live_newest:
-                start = self._live_newest[scope] = self._now_ms() + 1
-                entries.append(LiveEntry(start, f"floor-{start - 1}", encode_floor(start - 1)))
-            generation = self._live_newest[scope] + 1
-            self._live_newest[scope] = generation
-            entries.append(LiveEntry(generation, entry_id, payload))
+                    return entry.point
+            if scope not in self._live_heads:
+                start = self._now_ms() + 1
+                entries.append(LiveEntry(start, f"floor-{start - 1}", encode_floor(start - 1), ""))
+                self._live_heads[scope] = entries[-1].point
+            head = self._live_heads[scope]
+            entries.append(LiveEntry(head.sequence + 1, entry_id, payload, head.chain))
+            self._live_heads[scope] = entries[-1].point
             del entries[: max(0, len(entries) - max_entries)]
             self._changed.notify_all()
-            return generation
+            return self._live_heads[scope]
+
+    def live_head(self, scope: str) -> LivePoint:
+        with self._changed:
+            return self._live_heads.get(scope, NOWHERE)
 
     def read_live(self, scope: str, after: int, limit: int) -> tuple[LiveEntry, ...]:
         with self._changed:
-            return tuple(entry for entry in self._live.get(scope, []) if entry.generation > after)[:limit]
+            return tuple(entry for entry in self._live.get(scope, []) if entry.sequence > after)[:limit]
 
     def trim_live(self, scope: str, through: int) -> None:
         with self._changed:
-            kept = [entry for entry in self._live.get(scope, []) if entry.generation > through]
+            kept = [entry for entry in self._live.get(scope, []) if entry.sequence > through]
             self._live[scope] = kept

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from contracts.errors import InvalidArgument
 from contracts.retrieval import Retrieval
-from retriever.trie import QueryLimits, Tokens, context_array, miss, trie_rows
+from retriever.trie import MAX_NODE_BUDGET, QueryLimits, Tokens, context_array, miss, trie_rows
 
-DEFAULT_MAX_NODES = 1 << 20
+DEFAULT_MAX_NODES = MAX_NODE_BUDGET
 Path = tuple[int, ...]
 
 

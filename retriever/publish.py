@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from contracts.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
@@ -22,15 +22,18 @@ def publish(
     release: Release,
     sources: Mapping[str, SegmentSource],
     *,
+    checked: Collection[str] = (),
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """Bring the whole release into the store, read it back, and only then record it; returns the release id.
 
-    Segments already in the store are not sent again, so a repeat after a crash goes on where it stopped. No index points
-    at the release yet: that is `activate`.
-    sources: segment bytes, or the file holding them, by digest. progress: (bytes stored, bytes in all).
-    Raises InvalidArgument (chunk size, a missing source), DataLoss (a source or the store's copy differs from the digest).
+    Segments already in the store are read back too, and sent again only where that fails: so a repeat after a crash goes on
+    where it stopped, and a repeat over a damaged store mends it. No index points at the release yet: that is `activate`.
+    sources: segment bytes, or the file holding them, by digest. checked: segments that the caller has just read back itself
+    (`in_store`). progress: (bytes stored, bytes in all).
+    Raises InvalidArgument (chunk size, a missing source), DataLoss (a source differs from its digest, or the store's copy
+    does and there is no source).
     """
     if not MIN_CHUNK_BYTES <= chunk_bytes <= MAX_CHUNK_BYTES:
         raise InvalidArgument("chunk_bytes", f"{chunk_bytes} is not in [{MIN_CHUNK_BYTES}, {MAX_CHUNK_BYTES}]")
@@ -39,18 +42,41 @@ def publish(
     store.lease(publication, {*digests, release.release_id}, LEASE_MS)
     stored, total = 0, sum(entry.size_bytes for entry in release.segments)
     for entry in release.segments:
-        if store.segment(entry.digest) is None:
-            if entry.digest not in sources:
-                raise InvalidArgument("sources", f"neither the store nor the caller has segment {entry.digest}")
-            for size in send_segment(store, publication, entry, sources[entry.digest], chunk_bytes):
-                stored += size
-                if progress:
-                    progress(stored, total)
-        else:
+        source = sources.get(entry.digest)
+        if entry.digest in checked or in_store(store, entry, complain=source is None):
             stored += entry.size_bytes
+            if progress:
+                progress(stored, total)
+            continue
+        if source is None:
+            raise InvalidArgument("sources", f"neither the store nor the caller has segment {entry.digest}")
+        for size in send_segment(store, publication, entry, source, chunk_bytes):
+            stored += size
+            if progress:
+                progress(stored, total)
     store.put_release(release.release_id, release.canonical_bytes(), digests)
     store.end_lease(publication)
     return release.release_id
+
+
+def in_store(store: ReleaseReader, entry: SegmentEntry, *, complain: bool = False) -> bool:
+    """Whether the store holds the segment, every chunk of it sound. It reads them all.
+
+    complain: of a segment that is sealed but damaged, raise DataLoss or NotFound instead.
+    """
+    try:
+        if store.segment(entry.digest) is None:
+            return False
+        whole = hashlib.sha256()
+        for chunk in segment_chunks(store, entry):
+            whole.update(chunk)
+        if whole.hexdigest() != entry.digest:
+            raise DataLoss("segment.digest", f"the store's chunks of {entry.digest} make up another segment")
+    except (DataLoss, NotFound):
+        if complain:
+            raise
+        return False
+    return True
 
 
 def send_segment(

@@ -7,8 +7,8 @@ Keys, all under a namespace (one primary; not meant for Redis Cluster, as script
     members:<id>         set of the release's segments       inventory          zset "s:<digest>" | "r:<id>" -> touched, ms
     history:<index>      list "<version> <release>"          indexes            set of index names
     events               stream of alias changes             leases, lease:<p>  sets of publications and of names they hold
-    live:<scope>         stream, ids <generation>-0          live-ids:<scope>   hash entry id -> generation
-    live-newest:<scope>  counter
+    live:<scope>         stream, ids <sequence>-0            live-ids:<scope>   hash entry id -> "<sequence> <chain>"
+    live-newest:<scope>  newest sequence number              live-head:<scope>  "<sequence> <chain>" of the newest entry
 """
 
 NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
@@ -27,8 +27,11 @@ return 1
 SEAL = (
     NOW
     + """
-local found = redis.call('HLEN', KEYS[1])
-if found == tonumber(ARGV[1]) then
+local found, wanted = 0, tonumber(ARGV[1])
+for _, index in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if tonumber(index) < wanted then found = found + 1 else redis.call('HDEL', KEYS[1], index) end
+end
+if found == wanted then
   redis.call('SET', KEYS[2], ARGV[2])
   redis.call('ZADD', KEYS[3], now, ARGV[3])
 end
@@ -111,21 +114,31 @@ return gone
 """
 )
 
-# KEYS stream, ids, newest; ARGV entry id, payload, most entries -> generation
+# KEYS stream, ids, newest, head; ARGV entry id, payload, most entries -> "<sequence> <chain>"
 APPEND_LIVE = (
     NOW
     + """
 local known = redis.call('HGET', KEYS[2], ARGV[1])
-if known then return tonumber(known) end
-if redis.call('EXISTS', KEYS[3]) == 0 then
-  local floor = string.format('floor-%d', now)
-  redis.call('SET', KEYS[3], string.format('%d', now + 1))
-  redis.call('XADD', KEYS[1], string.format('%d-0', now + 1), 'id', floor, 'payload', 'F' .. struct.pack('<I8', now))
-  redis.call('HSET', KEYS[2], floor, string.format('%d', now + 1))
+if known then return known end
+local newest, before = redis.call('GET', KEYS[3]), ''
+local function add(sequence, id, payload)
+  local chain = redis.sha1hex(before .. ' ' .. #id .. ' ' .. id .. payload)
+  local point = string.format('%d %s', sequence, chain)
+  redis.call('XADD', KEYS[1], string.format('%d-0', sequence), 'id', id, 'payload', payload, 'before', before)
+  redis.call('HSET', KEYS[2], id, point)
+  redis.call('SET', KEYS[3], string.format('%d', sequence))
+  redis.call('SET', KEYS[4], point)
+  before = chain
+  return point
 end
-local generation = redis.call('INCR', KEYS[3])
-redis.call('XADD', KEYS[1], string.format('%d-0', generation), 'id', ARGV[1], 'payload', ARGV[2])
-redis.call('HSET', KEYS[2], ARGV[1], string.format('%d', generation))
+if not newest then
+  newest = now + 1
+  add(newest, string.format('floor-%d', now), 'F' .. struct.pack('<I8', now))
+else
+  local sequence, chain = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+) (%x*)$')
+  if sequence == newest then before = chain end
+end
+local point = add(newest + 1, ARGV[1], ARGV[2])
 local excess = redis.call('XLEN', KEYS[1]) - tonumber(ARGV[3])
 if excess > 0 then
   for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', excess)) do
@@ -133,7 +146,7 @@ if excess > 0 then
     redis.call('XDEL', KEYS[1], entry[1])
   end
 end
-return generation
+return point
 """
 )
 

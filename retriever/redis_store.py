@@ -24,7 +24,7 @@ from contracts.errors import (
     Unavailable,
 )
 from retriever import redis_scripts
-from retriever.live_store import LiveEntry
+from retriever.live_store import LiveEntry, LivePoint
 from retriever.store import HISTORY_LIMIT, Alias, SegmentRecord
 
 # A blocking read must outlive its own wait: redis-py's default socket timeout would cut it.
@@ -177,16 +177,29 @@ class RedisStore:
             gone = self._collect([self._namespace], [grace_ms, max(1, keep_history)])
         return tuple(sorted(name.decode() for name in gone))
 
-    def append_live(self, scope: str, entry_id: str, payload: bytes, max_entries: int) -> int:
-        keys = [self._key("live", scope), self._key("live-ids", scope), self._key("live-newest", scope)]
+    def append_live(self, scope: str, entry_id: str, payload: bytes, max_entries: int) -> LivePoint:
+        keys = [self._key(kind, scope) for kind in ("live", "live-ids", "live-newest", "live-head")]
         with _typed_errors():
-            return int(self._append_live(keys, [entry_id, payload, max_entries]))
+            return _point(self._append_live(keys, [entry_id, payload, max_entries]))
+
+    def live_head(self, scope: str) -> LivePoint:
+        with _typed_errors():
+            newest, head = self._client.mget(self._key("live-newest", scope), self._key("live-head", scope))
+        known = _point(head or b"0")
+        # A counter that moved on without the chain was moved by a version that kept none.
+        return known if newest is None or known.sequence == int(newest) else LivePoint(int(newest), "")
 
     def read_live(self, scope: str, after: int, limit: int) -> tuple[LiveEntry, ...]:
         with _typed_errors():
             found = self._client.xrange(self._key("live", scope), min=f"({after}-0", count=limit)
         return tuple(
-            LiveEntry(int(name.split(b"-")[0]), fields[b"id"].decode(), fields[b"payload"]) for name, fields in found
+            LiveEntry(
+                int(name.split(b"-")[0]),
+                fields[b"id"].decode(),
+                fields[b"payload"],
+                fields[b"before"].decode() if b"before" in fields else None,
+            )
+            for name, fields in found
         )
 
     def trim_live(self, scope: str, through: int) -> None:
@@ -201,6 +214,11 @@ class RedisStore:
         if self._listener is None or self._listener[0] < wait_s:
             self._listener = (wait_s, self._blocking(wait_s))
         return self._listener[1]
+
+
+def _point(record: bytes) -> LivePoint:
+    sequence, _, chain = record.decode().partition(" ")
+    return LivePoint(int(sequence), chain)
 
 
 def _alias(index: str, entry: bytes) -> Alias:

@@ -92,12 +92,12 @@ class Retriever:
         return None if segments is None else answer(question, segments)
 
     def behind(self, corpus: Corpus) -> bool:
-        """Whether the named live generation is newer than what was read here: another replica has read on."""
+        """Whether the named live generation was not read here: another replica may have read on."""
         if not corpus.live_generation or self.live is None or not self.live.records(corpus.index, corpus.tenant):
             return False
         loaded = self.library.acquire(corpus.index, corpus.release, corpus.tenant)
         tokenizer = loaded.release.manifest.tokenizer_sha256
-        return self.live.generation(corpus.index, corpus.tenant, tokenizer=tokenizer) < corpus.live_generation
+        return not self.live.holds(corpus.index, corpus.tenant, corpus.live_generation, tokenizer=tokenizer)
 
     def record(self, output: PublishedOutput) -> int:
         """Take a published output into the index's live stream; its generation.

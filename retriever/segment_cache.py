@@ -60,6 +60,9 @@ class SegmentCache:
         path = self.path(digest)
         if not path.exists():
             return None
+        # Its age says when somebody last wanted it: whoever prunes the directory must not take it away under us.
+        with contextlib.suppress(OSError):
+            os.utime(path)
         data = np.fromfile(path, np.uint8) if self._copied else _mapped(path)
         if verify and segment_digest(data) != digest:
             path.unlink(missing_ok=True)
@@ -71,10 +74,10 @@ class SegmentCache:
             raise
 
     def prune(self, keep: Collection[str], older_than_s: float = 3600.0) -> list[str]:
-        """Remove segments written more than older_than_s ago that are not in `keep`; the digests removed.
+        """Remove segments written or opened more than older_than_s ago that are not in `keep`; the digests removed.
 
         Another process may share the directory: what it has mapped stays readable, and the age keeps this call from
-        taking away what it is just fetching.
+        taking away what it has just fetched or opened.
         """
         gone = []
         for path in sorted(self.directory.glob("*.segment")):

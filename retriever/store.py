@@ -60,10 +60,13 @@ class ReleaseStore(ReleaseReader, Protocol):
         """Give the lease up; harmless where there is none."""
 
     def put_chunk(self, digest: str, index: int, data: bytes) -> None:
-        """Store one chunk of a segment not yet sealed; a repeat overwrites."""
+        """Store one chunk of a segment; a repeat overwrites, also one of a sealed segment that is to be mended."""
 
     def seal_segment(self, record: SegmentRecord) -> None:
-        """Declare a segment complete. Raises FailedPrecondition where a chunk is missing."""
+        """Declare a segment complete, and drop chunks beyond its last that an earlier cut into smaller ones has left.
+
+        Raises FailedPrecondition where a chunk is missing.
+        """
 
     def put_release(self, release_id: str, data: bytes, digests: Sequence[str]) -> None:
         """Store a release of sealed segments; a repeat is harmless. Raises FailedPrecondition where one is not sealed."""

@@ -21,6 +21,7 @@ from contracts.errors import InvalidArgument
 from contracts.retrieval import Retrieval
 
 MAX_TOKEN_ID = 2**32 - 1
+MAX_NODE_BUDGET = 1 << 20
 Tokens = Sequence[int] | NDArray[np.integer]
 
 
@@ -30,7 +31,7 @@ class QueryLimits:
 
     max_suffix, min_suffix: the longest and shortest suffix of the context to match, in tokens; 1 <= min <= max.
     max_continuation: deepest trie node, in tokens after the match.
-    node_budget: most trie nodes returned.
+    node_budget: most trie nodes returned, at most MAX_NODE_BUDGET: room for them is made before the search.
     """
 
     max_suffix: int = 32
@@ -43,8 +44,8 @@ class QueryLimits:
             raise InvalidArgument("min_suffix", f"{self.min_suffix} is not in [1, max_suffix = {self.max_suffix}]")
         if self.max_continuation < 1:
             raise InvalidArgument("max_continuation", f"{self.max_continuation} is below 1")
-        if self.node_budget < 1:
-            raise InvalidArgument("node_budget", f"{self.node_budget} is below 1")
+        if not 1 <= self.node_budget <= MAX_NODE_BUDGET:
+            raise InvalidArgument("node_budget", f"{self.node_budget} is outside [1, {MAX_NODE_BUDGET}]")
 
 
 def trie_rows(

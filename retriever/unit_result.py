@@ -13,7 +13,8 @@ from retriever.release import Release, SegmentEntry
 class UnitResult:
     """What became of a unit. `input_sha256` names its documents, the tokenizer and the exclusion: equal ones, equal bytes.
 
-    documents: indexed; excluded_exact, excluded_overlap: dropped as evaluation material; unreadable: not UTF-8.
+    documents: indexed; excluded_exact, excluded_overlap: dropped as evaluation material; unreadable: not Unicode text;
+    absent: nulls.
     """
 
     input_sha256: str
@@ -22,6 +23,7 @@ class UnitResult:
     excluded_exact: int
     excluded_overlap: int
     unreadable: int
+    absent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class BuildReport:
     excluded_exact: int
     excluded_overlap: int
     unreadable: int
+    absent: int
     reused: int
 
 
@@ -51,5 +54,6 @@ def build_report(
         excluded_exact=sum(r.excluded_exact for r in results),
         excluded_overlap=sum(r.excluded_overlap for r in results),
         unreadable=sum(r.unreadable for r in results),
+        absent=sum(r.absent for r in results),
         reused=reused,
     )

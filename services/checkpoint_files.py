@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from models.checkpoint import DEFAULT_SOURCE, tokenizer_digest
+
 
 def eos_ids(directory: Path) -> tuple[int, ...]:
     """End-of-sequence ids: generation_config.json's where it names them, else config.json's."""
@@ -25,3 +27,22 @@ def origin(directory: Path) -> str:
     """Where the weights came from, for figures that depend on it; "" where the checkpoint does not say."""
     path = directory / "ORIGIN.md"
     return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+
+
+def tokenizer_here(source: str, models_dir: Path) -> str | None:
+    """Digest of the tokenizer of `source` (as `models.checkpoint.resolve` reads it), from what lies on this machine.
+
+    None where it is not here: nothing is fetched. Raises InvalidArgument for a checkpoint without tokenizer files.
+    """
+    if Path(source).is_dir():
+        return tokenizer_digest(Path(source))
+    if source == DEFAULT_SOURCE:
+        directory = models_dir / DEFAULT_SOURCE
+        return tokenizer_digest(directory) if directory.is_dir() else None
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(source, cache_dir=models_dir / "hub", local_files_only=True)
+    except (OSError, ValueError):
+        return None
+    return tokenizer_digest(Path(found))

@@ -175,7 +175,7 @@ class ProposerSettings(LookupSettings):
     )
 
 
-class RetrieverSettings(ProcessSettings):
+class RetrieverSettings(ModelSettings):
     """The retriever service."""
 
     retriever_port: int = Field(7604, ge=0, le=65535, description="port of the retriever service; 0: any free one")
@@ -231,6 +231,9 @@ class OrchestratorServiceSettings(LookupSettings):
     max_node_budget: int = Field(64, ge=1, le=512, description="most candidates a round may ask for")
     max_depth: int = Field(16, ge=1, description="deepest candidate, where a request does not say")
     retrieval_min_match: int = Field(2, ge=1, le=64, description="shortest suffix that an index is asked to match")
+    retrieval_max_match: int = Field(
+        64, ge=1, le=4096, description="longest suffix that an index is asked to match; the index's own limit holds too"
+    )
     retrieval_spec_factor: int = Field(
         2, ge=0, le=64, description="most candidates that an index may offer per matched token; 0: no such limit"
     )

@@ -55,6 +55,13 @@ def build(
     paths: Annotated[list[Path], typer.Argument(help="Files and directories of documents.")],
     kind: Annotated[str, typer.Option(help="text, jsonl, parquet or arrow (a saved Hugging Face data set).")] = "text",
     field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
+    suffix: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Which files of a directory, such as .js; default: .txt, .md, .rst and .py, or those of the kind."
+        ),
+    ] = None,
+    split: Annotated[list[str] | None, typer.Option(help="Which splits of a saved Hugging Face data set.")] = None,
     licence: Annotated[str, typer.Option(help="Under which terms the documents are used.")] = "unstated",
     exclude: Annotated[
         list[Path] | None, typer.Option(help="Texts that must not be indexed (JSON lines or text).")
@@ -66,6 +73,12 @@ def build(
     unit_mib: Annotated[
         int, typer.Option(help="MiB of source that make a segment; 0: about 8 segments, of 16 to 128 MiB.", min=0)
     ] = 0,
+    context_length: Annotated[
+        int, typer.Option(help="Longest suffix that queries may match, in tokens.", min=1, max=4096)
+    ] = 64,
+    continuation_length: Annotated[
+        int, typer.Option(help="Deepest continuation that queries may ask for, in tokens.", min=1, max=512)
+    ] = 32,
     ray: Annotated[
         str,
         typer.Option(help="Build on a Ray cluster: local, auto or host:port. Paths and Redis as its nodes see them."),
@@ -97,7 +110,7 @@ def build(
             built = build_index(
                 store,
                 name,
-                [Source(path.resolve(), chosen, field) for path in paths],
+                [Source(path.resolve(), chosen, field, tuple(suffix or ()), tuple(split or ())) for path in paths],
                 checkpoint,
                 settings.cache_dir / "build",
                 licence=licence,
@@ -106,6 +119,8 @@ def build(
                 tenants=tenant or (),
                 on_ray=OnRay(ray, _url(settings), settings.redis_namespace) if ray else None,
                 unit_bytes=unit_mib << 20 or None,
+                context_length=context_length,
+                continuation_length=continuation_length,
                 progress=StepBars(bars, name),
             )
     report = built.report
@@ -115,8 +130,12 @@ def build(
     )
     out.print(
         f"left out: {report.excluded_exact} repeat an excluded text, {report.excluded_overlap} overlap with one, "
-        f"{report.unreadable} are not UTF-8; exclusion {report.release.manifest.exclusion_sha256[:16] or 'none'}"
+        f"{report.unreadable} are not Unicode text, {report.absent} are null; "
+        f"exclusion {report.release.manifest.exclusion_sha256[:16] or 'none'}"
     )
+    if built.passed_over:
+        kinds = ", ".join(f"{number} {ending or 'without a suffix'}" for ending, number in built.passed_over.items())
+        out.print(f"passed over: {sum(built.passed_over.values())} files of other kinds (--suffix takes them): {kinds}")
 
 
 @app.command("list")
@@ -166,7 +185,7 @@ def history(name: Annotated[str, typer.Argument(help="Name of the index.")]) -> 
 @app.command()
 def rollback(
     name: Annotated[str, typer.Argument(help="Name of the index.")],
-    steps: Annotated[int, typer.Option(help="How many changes to go back.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="How many changes to go back.")] = 1,
 ) -> None:
     """Point an index at an earlier release; retrievers follow at once.
 
@@ -184,26 +203,50 @@ def rollback(
 def compact(
     name: Annotated[str, typer.Argument(help="Name of the index.")],
     tenant: Annotated[str, typer.Option(help="Whose live outputs; any of those who share them.")] = "",
+    licence: Annotated[str, typer.Option(help="Under which terms the outputs are used.")] = "unstated",
+    exclude: Annotated[
+        list[Path] | None, typer.Option(help="The excluded texts that the index was built with, if any.")
+    ] = None,
+    ngram: Annotated[int, typer.Option(help="The --ngram that the index was built with.")] = 13,
 ) -> None:
     """Fold an index's live outputs into a new release and take them out of the stream.
 
     DRAFTPROOF_LIVE_POLICIES must be that of the retrievers. A release that strangers may see takes no live outputs: build
-    the index with --tenant first.
+    the index with --tenant first. Outputs pass the same exclusion as the documents did: an index that was built with
+    --exclude needs the same texts here.
 
-    Example: draftproof index compact code --tenant alice
+    Examples:
+
+      draftproof index compact code --tenant alice
+
+      draftproof index compact code --tenant alice --exclude evaluation.jsonl --licence internal
     """
-    from services.cli.console import out
-    from services.indexing import compact_index
+    from services.cli.console import fetch_model, out
+    from services.indexing import compact_index, read_excluded
 
     with _store() as (settings, store):
-        alias, generation = compact_index(store, name, tenant, settings.segments_dir, policies=settings.live_policies)
-    out.print(f"{name} version {alias.version}: release {alias.release_id[:16]} holds live generation {generation}")
+        done, generation = compact_index(
+            store,
+            name,
+            tenant,
+            settings.segments_dir,
+            checkpoint=fetch_model(settings.model, settings.models_dir),
+            policies=settings.live_policies,
+            licence=licence,
+            excluded=[text for path in exclude or () for text in read_excluded(path)],
+            ngram=ngram,
+        )
+    alias = done.alias
+    out.print(
+        f"{name} version {alias.version}: release {alias.release_id[:16]} holds {done.outputs} outputs of live generation "
+        f"{generation}; left out: {done.excluded_exact} repeat an excluded text, {done.excluded_overlap} overlap with one"
+    )
 
 
 @app.command()
 def gc(
-    keep: Annotated[int, typer.Option(help="Releases of each index to keep, the present one included.")] = 3,
-    grace_minutes: Annotated[int, typer.Option(help="Keep what was touched within this time.")] = 60,
+    keep: Annotated[int, typer.Option(min=1, help="Releases of each index to keep, the present one included.")] = 3,
+    grace_minutes: Annotated[int, typer.Option(min=0, help="Keep what was touched within this time.")] = 60,
 ) -> None:
     """Delete releases and segments that no index needs any more, leftovers of publications that died among them.
 

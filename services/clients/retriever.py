@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from protos.draftproof.v1 import retriever_pb2 as pb
 from protos.draftproof.v1 import retriever_pb2_grpc
@@ -18,7 +21,14 @@ from services.link.client import LinkClient
 from services.link.codec import Decoder, RetrieveQuestion, encode
 from services.link.frames import Kind
 from services.status import error_of_info
-from services.wire.retriever import decode_index, decode_retrieval, encode_output, encode_query
+from services.wire.retriever import (
+    decode_batch_answers,
+    decode_index,
+    decode_retrieval,
+    encode_batch,
+    encode_output,
+    encode_query,
+)
 from services.wire.retriever_parts import decode_reply, encode_part
 
 _retrieval = Decoder(Retrieval)
@@ -52,6 +62,13 @@ class RetrieverClient:
         if answer.WhichOneof("outcome") == "error":
             raise error_of_info(answer.error)
         return decode_retrieval(answer.retrieval)
+
+    async def retrieve_batch(
+        self, query: RetrievalQuery, suffixes: Sequence[npt.NDArray[np.int64]]
+    ) -> Sequence[Retrieval]:
+        request = encode_batch(query, suffixes, traceparent=telemetry.traceparent())
+        answer = await call(self._stub.RetrieveBatch, request, timeout_s=self._timeouts.retrieve_s)
+        return decode_batch_answers(answer, len(suffixes))
 
     async def part(self, corpus: Corpus, question: Question) -> Reply | None:
         """The group's reply in the merging dialogue; None where the live generation is gone."""

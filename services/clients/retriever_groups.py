@@ -12,9 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
-from retriever.corpus import Corpus, corpus_of, limits_of
+from retriever.corpus import Corpus, check_batch, corpus_of, limits_of
 from retriever.merging import Question, Reply, merged
 from retriever.trie import miss
 from services.clients.retriever import RetrieverClient
@@ -105,6 +108,13 @@ class GroupedRetriever:
             live_gone=gone,
             compute_us=(time.perf_counter() - started) * 1e6,
         )
+
+    async def retrieve_batch(
+        self, query: RetrievalQuery, suffixes: Sequence[npt.NDArray[np.int64]]
+    ) -> Sequence[Retrieval]:
+        """The dialogues run side by side. Where one fails, the batch does."""
+        check_batch(suffixes)
+        return await asyncio.gather(*(self.retrieve(replace(query, suffix=suffix)) for suffix in suffixes))
 
     async def record(self, output: PublishedOutput) -> int:
         """Any group may write the stream; the one that holds the live segments reads it."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from contracts.errors import DraftproofError, FailedPrecondition
 from retriever.build import Recipe, build_unit, input_digest
 from retriever.exclusion import Exclusion
-from retriever.publish import send_segment
+from retriever.publish import in_store, send_segment
 from retriever.redis_store import RedisStore
 from retriever.sources import Unit, read_unit
 from retriever.unit_result import UnitResult
@@ -72,7 +72,7 @@ def run_unit(order: BuildOrder, unit: Unit) -> UnitDone | UnitRefused:
 def _run(order: BuildOrder, unit: Unit, store: RedisStore) -> UnitDone:
     documents = list(read_unit(unit))
     known = order.known.get(input_digest(documents, order.recipe, order.exclusion))
-    if known is not None and store.segment(known.segment.digest) is not None:
+    if known is not None and (not known.segment.tokens or in_store(store, known.segment)):
         return UnitDone(known, True)
     with tempfile.TemporaryDirectory(prefix="draftproof-tokenizer-") as directory:
         for name, content in order.tokenizer_files.items():
@@ -81,7 +81,7 @@ def _run(order: BuildOrder, unit: Unit, store: RedisStore) -> UnitDone:
         if tokenizer.digest != order.recipe.tokenizer_sha256:
             raise FailedPrecondition("tokenizer", f"{tokenizer.digest} here, the recipe binds another")
         result, data = build_unit(documents, tokenizer.encode_documents, order.recipe, order.exclusion)
-    if result.segment.tokens and store.segment(result.segment.digest) is None:
+    if result.segment.tokens and not in_store(store, result.segment):
         for _ in send_segment(store, order.publication, result.segment, data):
             pass
     return UnitDone(result, False)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from contracts.errors import InvalidArgument
 from contracts.ports import ProposerPort
 from models.checkpoint import resolve
 from orchestrator.generate import Orchestrator
@@ -28,7 +29,12 @@ _log = logging.getLogger(__name__)
 
 
 def orchestrator_settings(settings: OrchestratorServiceSettings) -> OrchestratorSettings:
-    """The orchestrator's own record."""
+    """The orchestrator's own record. Raises InvalidArgument for settings that contradict one another."""
+    if settings.retrieval_min_match > settings.retrieval_max_match:
+        raise InvalidArgument(
+            "DRAFTPROOF_RETRIEVAL_MIN_MATCH",
+            f"{settings.retrieval_min_match} is above DRAFTPROOF_RETRIEVAL_MAX_MATCH = {settings.retrieval_max_match}",
+        )
     return OrchestratorSettings(
         default_sources=names_in(settings.default_sources),
         default_index=settings.default_index,
@@ -36,6 +42,7 @@ def orchestrator_settings(settings: OrchestratorServiceSettings) -> Orchestrator
         default_node_budget=settings.node_budget,
         max_node_budget=settings.max_node_budget,
         default_max_depth=settings.max_depth,
+        max_suffix=settings.retrieval_max_match,
         retrieval_min_match=settings.retrieval_min_match,
         retrieval_spec_factor=settings.retrieval_spec_factor,
         propose_deadline_ms=settings.propose_deadline_ms,

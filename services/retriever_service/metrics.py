@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from retriever.library import Library, LibraryStatus
+from retriever.library import Library
+from retriever.library_status import LibraryStatus
 from retriever.live import LiveLibrary
 
 SCOPE = "draftproof.retriever"
@@ -16,7 +17,8 @@ FROM_LOCAL_COPY = "draftproof.retriever.from_local_copy"
 SWAPS = "draftproof.retriever.swaps"
 RESIDENT_BYTES = "draftproof.retriever.resident_bytes"
 WAITING_RELEASES = "draftproof.retriever.releases_not_loaded"
-LIVE_GENERATION = "draftproof.retriever.live_generation"
+LIVE_ENTRIES = "draftproof.retriever.live_sequence"
+LIVE_RESTARTS = "draftproof.retriever.live_restarts"
 LIVE_UNREADABLE = "draftproof.retriever.live_unreadable_entries"
 LABEL_INDEX = "index"
 LABEL_SCOPE = "scope"
@@ -53,9 +55,9 @@ def observe(library: Library, live: LiveLibrary | None, meter: Meter | None = No
         return
     known = live
     gauge(
-        LIVE_GENERATION,
+        LIVE_ENTRIES,
         "1",
-        "Newest live generation",
+        "Sequence number of the newest entry of the live stream that is indexed",
         lambda _: [(newest, {LABEL_SCOPE: scope}) for scope, newest in known.status().newest.items()],
     )
     gauge(
@@ -63,4 +65,10 @@ def observe(library: Library, live: LiveLibrary | None, meter: Meter | None = No
         "{entry}",
         "Entries of the live stream that could not be read",
         lambda _: [(count, {LABEL_SCOPE: scope}) for scope, count in known.status().unreadable.items()],
+    )
+    gauge(
+        LIVE_RESTARTS,
+        "{restart}",
+        "Times that the store held another live stream than the one read before",
+        lambda _: [(count, {LABEL_SCOPE: scope}) for scope, count in known.status().restarts.items()],
     )

@@ -7,9 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from contracts.errors import InvalidArgument
 from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
-from retriever.corpus import Corpus, corpus_of, limits_of
+from retriever.corpus import Corpus, check_batch, corpus_of, limits_of
 from retriever.merging import Question, Reply
 from retriever.retriever import Retriever
 
@@ -35,6 +38,20 @@ class LocalRetriever:
         await self._catch_up(corpus)
         (found,) = self._retriever.retrieve(corpus, [query.suffix], limits_of(query))
         return replace(found, compute_us=(time.perf_counter() - started) * 1e6)
+
+    async def retrieve_batch(
+        self, query: RetrievalQuery, suffixes: Sequence[npt.NDArray[np.int64]]
+    ) -> Sequence[Retrieval]:
+        """As `retrieve`; in a thread, as many queries take milliseconds. compute_us: a query's share of the batch's."""
+        check_batch(suffixes)
+        if query.node_budget <= 0 or query.max_depth == 0:
+            return [await self.retrieve(replace(query, suffix=suffix)) for suffix in suffixes]
+        corpus, limits = corpus_of(query), limits_of(query)
+        await self._catch_up(corpus)
+        started = time.perf_counter()
+        answers = await asyncio.to_thread(self._retriever.retrieve, corpus, suffixes, limits)
+        compute_us = (time.perf_counter() - started) * 1e6 / max(1, len(answers))
+        return [replace(found, compute_us=compute_us) for found in answers]
 
     async def part(self, corpus: Corpus, question: Question) -> Reply | None:
         """See `retriever.retriever.Retriever.part`."""

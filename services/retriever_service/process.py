@@ -8,12 +8,15 @@ import logging
 
 from contracts.errors import FailedPrecondition
 from protos.draftproof.v1 import retriever_pb2_grpc
-from retriever.library import Library, LibraryStatus
+from retriever.library import Library
+from retriever.library_status import LibraryStatus
 from retriever.live import LiveLibrary
 from retriever.placement import Share
 from retriever.redis_store import RedisStore
+from retriever.release import Binding
 from retriever.retriever import Retriever
 from services import loop, telemetry
+from services.checkpoint_files import tokenizer_here
 from services.link.address import link_of
 from services.link.server import LinkServer
 from services.retriever_service import metrics
@@ -45,18 +48,32 @@ def build_retriever(settings: RetrieverSettings) -> Retriever:
     library = Library(
         store,
         settings.segments_dir,
+        binding=lambda: _binding(settings),
         keep_releases=settings.keep_releases,
         copied_segments=settings.segment_memory == "copied",
         indexes=names_in(settings.indexes) or None,
         share=share,
-        local_name=_local_name(settings),
+        local_name=_local_name(settings, settings.indexes),
+        earlier_name=_local_name(settings),
     )
     return Retriever(library, LiveLibrary(store, policies, library.tokenizers) if policies else None)
 
 
-def _local_name(settings: RetrieverSettings) -> str:
-    """Retrievers of other stores, namespaces or groups may share the cache directory."""
-    parts = (settings.redis_url, settings.redis_namespace, settings.retriever_group, settings.retriever_groups)
+def _binding(settings: RetrieverSettings) -> Binding:
+    """Releases of another tokenizer than the model's are not served, where its files are on this machine to tell.
+
+    Read for every release anew: on a first start the verifier may still be fetching the model.
+    """
+    tokenizer = tokenizer_here(settings.model, settings.models_dir)
+    if tokenizer is None:
+        _log.warning("%s is not on this machine, so a release of any tokenizer is served", settings.model)
+    return Binding(tokenizer_sha256=tokenizer)
+
+
+def _local_name(settings: RetrieverSettings, indexes: str = "") -> str:
+    """Retrievers of other stores, namespaces, groups or indexes may share the cache directory."""
+    of_store = (settings.redis_url, settings.redis_namespace, settings.retriever_group, settings.retriever_groups)
+    parts = (*of_store, indexes) if indexes else of_store
     return f"serving-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
 
 

@@ -16,7 +16,7 @@ from services import telemetry
 from services.link.codec import Decoder, RetrieveQuestion, encode
 from services.link.frames import Kind
 from services.status import answering, info_of, typed
-from services.wire.retriever import decode_output, decode_query, encode_index, encode_retrieval
+from services.wire.retriever import decode_batch, decode_output, decode_query, encode_index, encode_retrieval
 from services.wire.retriever_parts import decode_part, encode_reply
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["RetrieverService"].full_name
@@ -51,6 +51,14 @@ class RetrieverServicer(retriever_pb2_grpc.RetrieverServiceServicer):
         async with answering(context):
             async for message in requests:
                 yield await answer_query(self._port, message)
+
+    async def RetrieveBatch(self, request: pb.RetrieveBatchRequest, context: Any) -> pb.RetrieveBatchResponse:
+        async with answering(context):
+            query, suffixes = decode_batch(request)
+            attributes = {"draftproof.index": query.index, "draftproof.index.release": query.release}
+            with telemetry.span("draftproof.retriever.retrieve_batch", request.query.traceparent, attributes):
+                answers = await self._port.retrieve_batch(query, suffixes)
+            return pb.RetrieveBatchResponse(retrievals=[encode_retrieval(found) for found in answers])
 
     async def Part(self, requests: AsyncIterator[pb.PartRequest], context: Any) -> AsyncIterator[pb.PartResponse]:
         async with answering(context):

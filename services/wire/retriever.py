@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from contracts.errors import InvalidArgument
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts.errors import DataLoss, InvalidArgument
 from contracts.proposal import MAX_NODES
-from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
+from contracts.retrieval import MAX_BATCH, IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from protos.draftproof.v1 import retriever_pb2 as pb
 from services.wire.scalars import duration, within
 from services.wire.vector import INT32, UINT32, UINT64, decode_ints, encode_ints
@@ -44,6 +50,34 @@ def decode_query(message: pb.RetrieveRequest) -> RetrievalQuery:
         tenant=message.tenant,
         live_generation=message.live_generation,
     )
+
+
+def encode_batch(
+    query: RetrievalQuery, suffixes: Sequence[npt.NDArray[np.int64]], *, traceparent: str
+) -> pb.RetrieveBatchRequest:
+    """The query's own suffix stays behind. Raises InvalidArgument naming the field for what the types cannot hold."""
+    return pb.RetrieveBatchRequest(
+        query=encode_query(replace(query, suffix=np.empty(0, np.int64)), call_id=0, traceparent=traceparent),
+        suffixes=[encode_ints(suffix, UINT32, f"suffixes[{number}]") for number, suffix in enumerate(suffixes)],
+    )
+
+
+def decode_batch(message: pb.RetrieveBatchRequest) -> tuple[RetrievalQuery, list[npt.NDArray[np.int64]]]:
+    """Raises InvalidArgument naming the field."""
+    if len(message.suffixes) > MAX_BATCH:
+        raise InvalidArgument("suffixes", f"{len(message.suffixes)}, at most {MAX_BATCH}")
+    suffixes = [
+        decode_ints(suffix, UINT32, f"suffixes[{number}]", limit=MAX_SUFFIX)
+        for number, suffix in enumerate(message.suffixes)
+    ]
+    return decode_query(message.query), suffixes
+
+
+def decode_batch_answers(message: pb.RetrieveBatchResponse, number: int) -> list[Retrieval]:
+    """Raises InvalidArgument naming the field, DataLoss for another number of answers."""
+    if len(message.retrievals) != number:
+        raise DataLoss("retrievals", f"{len(message.retrievals)} answers to {number} queries")
+    return [decode_retrieval(found) for found in message.retrievals]
 
 
 def encode_retrieval(retrieval: Retrieval) -> pb.Retrieval:

@@ -136,5 +136,5 @@ def _decode_limits(message: pb.QueryLimits) -> QueryLimits:
         max_suffix=message.max_suffix,
         min_suffix=message.min_suffix,
         max_continuation=message.max_continuation,
-        node_budget=min(message.node_budget, DEFAULT_MAX_NODES),
+        node_budget=message.node_budget,
     )

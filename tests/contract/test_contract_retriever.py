@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts.errors import FailedPrecondition, NotFound, PermissionDenied
+from contracts.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied
 from contracts.ports import RetrieverPort
-from contracts.retrieval import PublishedOutput, RetrievalQuery
+from contracts.proposal import MAX_NODES
+from contracts.retrieval import MAX_BATCH, PublishedOutput, RetrievalQuery
 from protos.draftproof.v1.retriever_pb2_grpc import add_RetrieverServiceServicer_to_server
 from retriever.library import Library
 from retriever.memory_store import MemoryStore
@@ -18,6 +19,7 @@ from retriever.publish import activate, publish
 from retriever.release import Release, ReleaseManifest, SegmentEntry
 from retriever.retriever import Retriever
 from retriever.segment_format import build_segment, segment_digest
+from retriever.trie import MAX_NODE_BUDGET, QueryLimits
 from services.clients.retriever import RetrieverClient
 from services.link.server import LinkServer
 from services.retriever_service.port import LocalRetriever
@@ -112,6 +114,47 @@ async def test_many_at_once(port: RetrieverPort) -> None:
     for query, found in zip(queries, await asyncio.gather(*map(port.retrieve, queries)), strict=True):
         assert found.match_length == 2
         assert found.depths.max() <= query.max_depth
+
+
+async def test_a_batch_is_its_queries_answered_in_order(port: RetrieverPort) -> None:
+    query = await query_for(port, [7, 7])
+    suffixes = [np.array(suffix, np.int64) for suffix in ([1, 2], [99], [9, 1, 2], [4], [1])]
+    answers = await port.retrieve_batch(query, suffixes)
+    for suffix, answer in zip(suffixes, answers, strict=True):
+        assert answer.same_as(await port.retrieve(replace(query, suffix=suffix)))
+    assert [answer.match_length for answer in answers] == [2, 0, 2, 1, 1]
+    assert list(await port.retrieve_batch(query, [])) == []
+    idle = await port.retrieve_batch(replace(query, node_budget=0), suffixes)
+    assert [answer.nodes for answer in idle] == [0] * 5
+
+
+async def test_a_batch_is_refused_as_a_whole(port: RetrieverPort) -> None:
+    query = await query_for(port, [1])
+    one = np.array([1], np.int64)
+    with pytest.raises(InvalidArgument) as many:
+        await port.retrieve_batch(query, [one] * (MAX_BATCH + 1))
+    assert many.value.field == "suffixes"
+    with pytest.raises(NotFound):
+        await port.retrieve_batch(replace(query, index="other"), [one])
+    assert len(await port.retrieve_batch(query, [one] * MAX_BATCH)) == MAX_BATCH
+
+
+async def test_more_nodes_than_an_answer_carries_are_refused_before_room_is_made_for_them(tmp_path: Path) -> None:
+    port = local_retriever(tmp_path)
+    async with served(
+        SERVICE, lambda server: add_RetrieverServiceServicer_to_server(RetrieverServicer(port), server)
+    ) as endpoint:
+        client = RetrieverClient(endpoint)
+        for behind in (port, client):
+            query = await query_for(behind, [1, 2], node_budget=MAX_NODES)
+            assert not (await behind.retrieve(query)).miss
+            for budget in (MAX_NODES + 1, 2**32 - 1):
+                with pytest.raises(InvalidArgument) as refused:
+                    await behind.retrieve(replace(query, node_budget=budget))
+                assert refused.value.field == "node_budget"
+        await client.close()
+    with pytest.raises(InvalidArgument, match="node_budget"):
+        QueryLimits(node_budget=MAX_NODE_BUDGET + 1)
 
 
 async def test_an_index_is_described_and_answered_only_for_those_who_may_see_it(tmp_path: Path) -> None:

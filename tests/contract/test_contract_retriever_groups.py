@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from contracts.errors import FailedPrecondition, InvalidArgument, NotFound
 from contracts.ports import RetrieverPort
-from contracts.retrieval import PublishedOutput, RetrievalQuery
+from contracts.retrieval import MAX_BATCH, PublishedOutput, RetrievalQuery
 from protos.draftproof.v1 import retriever_pb2 as pb
 from protos.draftproof.v1.retriever_pb2_grpc import add_RetrieverServiceServicer_to_server
 from retriever.library import Library
@@ -107,6 +108,16 @@ async def test_merged_groups_equal_one_big_retriever(cluster: Cluster) -> None:
             max_match=8,
         )
         await both(cluster, query)
+
+
+async def test_a_batch_over_groups_is_its_queries_answered_in_order(cluster: Cluster) -> None:
+    (index,) = await cluster.client.describe()
+    query = RetrievalQuery("py", index.release, np.array([], np.int64), 8, 4, max_match=8)
+    suffixes = [np.array(suffix, np.int64) for suffix in ([0, 1], [3, 3], [4])]
+    for suffix, found in zip(suffixes, await cluster.client.retrieve_batch(query, suffixes), strict=True):
+        assert found.same_as(await cluster.client.retrieve(replace(query, suffix=suffix)))
+    with pytest.raises(InvalidArgument, match="suffixes"):
+        await cluster.client.retrieve_batch(query, suffixes * MAX_BATCH)
 
 
 async def test_live_outputs_count_once_over_groups(cluster: Cluster) -> None:

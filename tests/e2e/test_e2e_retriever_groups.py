@@ -80,12 +80,12 @@ async def clients(processes: Processes) -> AsyncIterator[Clients]:
     await whole.close()
 
 
-async def described(clients: Clients, release: str, least_generation: int = 0) -> int:
-    """The live generation for tenant t, once all four processes describe this release and have read so far."""
+async def described(clients: Clients, release: str, generation: int | None = None) -> int:
+    """The live generation for tenant t, once all four processes describe this release, and this generation if given."""
     async with asyncio.timeout(60):
         while True:
             (merged,), (whole,) = await clients.merged.describe("t"), await clients.whole.describe("t")
-            if merged == whole and merged.release == release and merged.live_generation >= least_generation:
+            if merged == whole and merged.release == release and generation in (None, merged.live_generation):
                 return merged.live_generation
             await asyncio.sleep(0.02)
 

@@ -301,6 +301,60 @@ class RetrieveResponse(_message.Message):
 Global___RetrieveResponse: _TypeAlias = RetrieveResponse  # noqa: Y015
 
 @_typing.final
+class RetrieveBatchRequest(_message.Message):
+    """Several queries that differ in their suffixes only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    SUFFIXES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def query(self) -> Global___RetrieveRequest:
+        """Everything but the suffix, which is empty here. The call number is not used."""
+
+    @_builtins.property
+    def suffixes(self) -> _containers.RepeatedCompositeFieldContainer[_vector_pb2.Vector]:
+        """Tails of published prefixes, uint32 each; at most 256."""
+
+    def __init__(
+        self,
+        *,
+        query: Global___RetrieveRequest | None = ...,
+        suffixes: _abc.Iterable[_vector_pb2.Vector] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["query", b"query"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["query", b"query", "suffixes", b"suffixes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetrieveBatchRequest: _TypeAlias = RetrieveBatchRequest  # noqa: Y015
+
+@_typing.final
+class RetrieveBatchResponse(_message.Message):
+    """The answers to a batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RETRIEVALS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def retrievals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Retrieval]:
+        """One a suffix, in their order."""
+
+    def __init__(
+        self,
+        *,
+        retrievals: _abc.Iterable[Global___Retrieval] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["retrievals", b"retrievals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetrieveBatchResponse: _TypeAlias = RetrieveBatchResponse  # noqa: Y015
+
+@_typing.final
 class PartRequest(_message.Message):
     """Asks one group. Match lengths, counts and tries are those of the segments that it holds."""
 

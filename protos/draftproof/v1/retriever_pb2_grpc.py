@@ -45,6 +45,11 @@ class RetrieverServiceStub(object):
                 request_serializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveRequest.SerializeToString,
                 response_deserializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveResponse.FromString,
                 _registered_method=True)
+        self.RetrieveBatch = channel.unary_unary(
+                '/draftproof.v1.RetrieverService/RetrieveBatch',
+                request_serializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveBatchRequest.SerializeToString,
+                response_deserializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveBatchResponse.FromString,
+                _registered_method=True)
         self.Part = channel.stream_stream(
                 '/draftproof.v1.RetrieverService/Part',
                 request_serializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.PartRequest.SerializeToString,
@@ -70,6 +75,13 @@ class RetrieverServiceServicer(object):
 
     def Retrieve(self, request_iterator, context):
         """Queries, answered in order. A failed query is answered by its error and the stream goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetrieveBatch(self, request, context):
+        """Several suffixes against one release, answered together or refused together.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -101,6 +113,11 @@ def add_RetrieverServiceServicer_to_server(servicer, server):
                     servicer.Retrieve,
                     request_deserializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveRequest.FromString,
                     response_serializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveResponse.SerializeToString,
+            ),
+            'RetrieveBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetrieveBatch,
+                    request_deserializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveBatchRequest.FromString,
+                    response_serializer=protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveBatchResponse.SerializeToString,
             ),
             'Part': grpc.stream_stream_rpc_method_handler(
                     servicer.Part,
@@ -168,6 +185,33 @@ class RetrieverService(object):
             '/draftproof.v1.RetrieverService/Retrieve',
             protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveRequest.SerializeToString,
             protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetrieveBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/draftproof.v1.RetrieverService/RetrieveBatch',
+            protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveBatchRequest.SerializeToString,
+            protos_dot_draftproof_dot_v1_dot_retriever__pb2.RetrieveBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,8 @@ class RetrieverServiceStub:
     """The indexes of this replica as it serves them now."""
     Retrieve: _grpc.StreamStreamMultiCallable[_retriever_pb2.RetrieveRequest, _retriever_pb2.RetrieveResponse]
     """Queries, answered in order. A failed query is answered by its error and the stream goes on."""
+    RetrieveBatch: _grpc.UnaryUnaryMultiCallable[_retriever_pb2.RetrieveBatchRequest, _retriever_pb2.RetrieveBatchResponse]
+    """Several suffixes against one release, answered together or refused together."""
     Part: _grpc.StreamStreamMultiCallable[_retriever_pb2.PartRequest, _retriever_pb2.PartResponse]
     """One group's replies in the dialogue that merges the groups of a release; answered in order, as Retrieve."""
     Record: _grpc.UnaryUnaryMultiCallable[_retriever_pb2.RecordRequest, _retriever_pb2.RecordResponse]
@@ -51,6 +53,8 @@ class RetrieverServiceAsyncStub(RetrieverServiceStub):
     """The indexes of this replica as it serves them now."""
     Retrieve: _aio.StreamStreamMultiCallable[_retriever_pb2.RetrieveRequest, _retriever_pb2.RetrieveResponse]  # type: ignore[assignment]
     """Queries, answered in order. A failed query is answered by its error and the stream goes on."""
+    RetrieveBatch: _aio.UnaryUnaryMultiCallable[_retriever_pb2.RetrieveBatchRequest, _retriever_pb2.RetrieveBatchResponse]  # type: ignore[assignment]
+    """Several suffixes against one release, answered together or refused together."""
     Part: _aio.StreamStreamMultiCallable[_retriever_pb2.PartRequest, _retriever_pb2.PartResponse]  # type: ignore[assignment]
     """One group's replies in the dialogue that merges the groups of a release; answered in order, as Retrieve."""
     Record: _aio.UnaryUnaryMultiCallable[_retriever_pb2.RecordRequest, _retriever_pb2.RecordResponse]  # type: ignore[assignment]
@@ -74,6 +78,14 @@ class RetrieverServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_retriever_pb2.RetrieveResponse], _abc.AsyncIterator[_retriever_pb2.RetrieveResponse]]:
         """Queries, answered in order. A failed query is answered by its error and the stream goes on."""
+
+    @_abc_1.abstractmethod
+    def RetrieveBatch(
+        self,
+        request: _retriever_pb2.RetrieveBatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retriever_pb2.RetrieveBatchResponse, _abc.Awaitable[_retriever_pb2.RetrieveBatchResponse]]:
+        """Several suffixes against one release, answered together or refused together."""
 
     @_abc_1.abstractmethod
     def Part(

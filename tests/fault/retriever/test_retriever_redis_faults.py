@@ -11,9 +11,12 @@ import redis
 
 from contracts.errors import FailedPrecondition, PermissionDenied, ResourceExhausted, Unavailable
 from retriever.library import Library
+from retriever.live import LiveLibrary, LivePolicy
+from retriever.live_store import LivePoint
 from retriever.publish import activate, publish
 from retriever.redis_store import RedisStore
 from retriever.trie import QueryLimits
+from services.redis_embedded import embedded_redis
 from tests.helpers.redis_server import free_port, running_server
 from tests.unit.retriever.corpora import TRACE, put_up, release_and_bytes
 
@@ -141,3 +144,60 @@ def test_a_corrupt_chunk_in_the_server_is_found(tmp_path: Path) -> None:
         library.poll()
         assert "fails its sha256" in library.status().indexes["py"].error
         store.close()
+
+
+def test_a_live_stream_that_an_earlier_version_began_is_read_and_continued() -> None:
+    with running_server() as server, redis.Redis(port=server.port) as admin:
+        store = RedisStore(server.url, namespace="n")
+        for sequence, name in ((1_000, "old-1"), (1_001, "old-2")):
+            admin.xadd("n:live:s", {"id": name, "payload": b"T"}, id=f"{sequence}-0")
+            admin.hset("n:live-ids:s", name, sequence)
+            admin.set("n:live-newest:s", sequence)
+        assert store.live_head("s") == LivePoint(1_001, "")
+        assert store.append_live("s", "old-2", b"T", 10) == LivePoint(1_001, "")
+        new = store.append_live("s", "new", b"T", 10)
+        # The earlier version writes once more, and knows of no chain.
+        admin.xadd("n:live:s", {"id": "old-3", "payload": b"T"}, id="1003-0")
+        admin.incr("n:live-newest:s")
+        assert store.live_head("s") == LivePoint(1_003, "")
+        last = store.append_live("s", "newer", b"T", 10)
+        entries = store.read_live("s", 0, 10)
+        assert [entry.before for entry in entries] == [None, None, "", None, ""]
+        assert [entry.point for entry in entries[2::2]] == [new, last]
+        assert store.live_head("s") == last
+        store.close()
+
+
+def test_a_server_that_comes_back_from_an_older_snapshot_gives_no_generation_twice(tmp_path: Path) -> None:
+    policies = {"py": LivePolicy(frozenset({"a"}), 1_000)}
+    with embedded_redis(tmp_path) as server:
+        store = RedisStore(server.url)
+        lived = LiveLibrary(store, policies)
+        kept = lived.publish("py", "a", "1", [1, 2])
+        with redis.Redis(port=server.port) as admin:
+            admin.save()
+            lost = lived.publish("py", "a", "2", [1, 3])
+            lived.poll()
+            assert outputs(lived, lost) == [[1, 2], [1, 3]]
+            admin.shutdown(nosave=True)
+        server._process.wait(30)
+        lived.poll()
+        assert lived.status().store_error
+        assert outputs(lived, lost) == [[1, 2], [1, 3]]
+        server.restart()
+        lived.poll()
+        assert (lived.status().store_error, lived.generation("py", "a")) == ("", kept)
+        new = lived.publish("py", "a", "3", [1, 4])
+        assert new not in (kept, lost)
+        restarted = LiveLibrary(store, policies)
+        for live in (lived, restarted):
+            live.poll()
+            assert live.generation("py", "a") == new
+            assert outputs(live, new) == [[1, 2], [1, 4]]
+            assert outputs(live, lost) is None
+        store.close()
+
+
+def outputs(live: LiveLibrary, generation: int) -> list[list[int]] | None:
+    segments = live.segments("py", "a", generation)
+    return None if segments is None else sorted(d.tolist() for s in segments for d in s.token_documents() if d.size)

@@ -18,7 +18,7 @@ from contracts.hidden import HIDDEN_BASE, HiddenRows, joined
 from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal, ProposalNode, SourceCost, StateHandle
-from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
+from contracts.retrieval import MAX_BATCH, IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from tests.helpers.fakes.target import VOCAB, FakeTokenizer, Logits
 from tests.helpers.fakes.verifier import fake_rows
@@ -214,6 +214,11 @@ class FakeRetriever:
             raise PermissionDenied("live", f"nothing is recorded for {output.tenant!r}")
         self.recorded.append(output)
         return len(self.recorded)
+
+    async def retrieve_batch(self, query: RetrievalQuery, suffixes: Sequence[np.ndarray]) -> Sequence[Retrieval]:
+        if len(suffixes) > MAX_BATCH:
+            raise InvalidArgument("suffixes", f"{len(suffixes)}, at most {MAX_BATCH}")
+        return [await self.retrieve(replace(query, suffix=suffix)) for suffix in suffixes]
 
     async def retrieve(self, query: RetrievalQuery) -> Retrieval:
         self._called("retrieve")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import FailedPrecondition, InvalidArgument, NotFound
-from retriever import sources
-from retriever.build import Recipe, build, build_unit, input_digest, release_of
+from retriever import documents
+from retriever.build import RULES, Recipe, build, build_unit, input_digest, release_of
+from retriever.documents import Gap
 from retriever.exclusion import NO_EXCLUSION, Verdict, exclusion_of
 from retriever.memory_store import MemoryStore
 from retriever.publish import publish
@@ -76,16 +77,25 @@ def test_progress_counts_units_and_tokens(tmp_path: Path) -> None:
     assert seen[-1] == (len(units), len(units), report.release.tokens)
 
 
-def test_what_determines_a_segment_determines_its_input_digest() -> None:
+def test_segments_are_those_of_the_rules_number_in_the_input_digest() -> None:
+    # Where this fails, the bytes have changed: raise RULES, so that nobody reuses what was built before.
+    result, _ = build_unit(["some text, some more text", Gap.ABSENT, "and the last"], by_byte, RECIPE)
+    assert (RULES, result.segment.digest[:16]) == (2, "5b572c1006b347b5")
+
+
+def test_what_determines_a_segment_determines_its_input_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = input_digest(["a", "b"], RECIPE, NO_EXCLUSION)
     others = [
         input_digest(["ab"], RECIPE, NO_EXCLUSION),
-        input_digest(["a", None], RECIPE, NO_EXCLUSION),
+        input_digest(["a", Gap.UNREADABLE], RECIPE, NO_EXCLUSION),
         input_digest(["a", "b"], Recipe("PSF-2.0", "tokenizer-2", "none", 256, 32, 16, "0", "toy"), NO_EXCLUSION),
         input_digest(["a", "b"], RECIPE, exclusion_of([QUESTION])),
+        input_digest(["a", Gap.ABSENT], RECIPE, NO_EXCLUSION),
     ]
+    monkeypatch.setattr("retriever.build.RULES", RULES + 1)
+    others.append(input_digest(["a", "b"], RECIPE, NO_EXCLUSION))
     assert plain not in others
-    assert len(set(others)) == 4
+    assert len(set(others)) == 6
 
 
 def test_evaluation_material_is_left_out_counted_and_bound(tmp_path: Path) -> None:
@@ -143,8 +153,8 @@ def test_long_text_files_are_cut_at_line_ends(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(text)
     documents = [d for unit in plan_units([Source(tmp_path, Kind.TEXT)], 50) for d in read_unit(unit)]
     assert len(documents) > 3
-    assert all(d is not None and d.endswith("\n") for d in documents)
-    assert "".join(d or "" for d in documents) == text
+    assert all(isinstance(d, str) and d.endswith("\n") for d in documents)
+    assert "".join(map(str, documents)) == text
 
 
 def test_what_is_not_utf8_is_counted_and_skipped(tmp_path: Path) -> None:
@@ -192,6 +202,6 @@ def test_without_pyarrow_parquet_is_refused_by_name(tmp_path: Path, monkeypatch:
         raise ImportError(name)
 
     (tmp_path / "data.parquet").write_bytes(b"x")
-    monkeypatch.setattr(sources.importlib, "import_module", missing)
+    monkeypatch.setattr(documents.importlib, "import_module", missing)
     with pytest.raises(FailedPrecondition, match="pyarrow"):
         plan_units([Source(tmp_path, Kind.PARQUET)])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from contracts.errors import FailedPrecondition, NotFound
-from retriever.live_store import decode_entry
+from retriever.live_store import NOWHERE, chained, decode_entry
 from retriever.memory_store import MemoryStore
 from retriever.redis_store import RedisStore
 from retriever.store import HISTORY_LIMIT, Alias, SegmentRecord
@@ -205,24 +205,38 @@ def test_collect_spares_a_publication_in_progress(store: Store) -> None:
 
 
 def test_live_entries_keep_their_order_and_their_generation(store: Store) -> None:
-    first = store.append_live("scope", "a", b"Ta", 10)
-    assert store.append_live("scope", "b", b"Tb", 10) == first + 1
-    assert store.append_live("scope", "a", b"Ta", 10) == first
+    a = store.append_live("scope", "a", b"Ta", 10)
+    b = store.append_live("scope", "b", b"Tb", 10)
+    assert (b.sequence, store.live_head("scope")) == (a.sequence + 1, b)
+    assert store.append_live("scope", "a", b"Ta", 10) == a
     entries = store.read_live("scope", 0, 10)
-    assert [(e.generation, e.entry_id) for e in entries[1:]] == [(first, "a"), (first + 1, "b")]
-    assert decode_entry(entries[0].payload) == entries[0].generation - 1 == first - 2
-    assert [e.entry_id for e in store.read_live("scope", first, 10)] == ["b"]
-    assert [e.generation for e in store.read_live("scope", 0, 2)] == [first - 1, first]
+    assert [(e.point, e.entry_id) for e in entries[1:]] == [(a, "a"), (b, "b")]
+    assert decode_entry(entries[0].payload) == entries[0].sequence - 1 == a.sequence - 2
+    assert [e.entry_id for e in store.read_live("scope", a.sequence, 10)] == ["b"]
+    assert [e.sequence for e in store.read_live("scope", 0, 2)] == [a.sequence - 1, a.sequence]
     assert store.read_live("other", 0, 10) == ()
+    assert store.live_head("other") == NOWHERE
+
+
+def test_every_live_entry_carries_the_digest_of_what_came_before_it(store: Store) -> None:
+    points = [store.append_live("scope", f"{n}", b"T\x00\xff" * n, 10) for n in range(4)]
+    entries = store.read_live("scope", 0, 10)
+    chain = ""
+    for entry in entries:
+        assert entry.before == chain
+        chain = chained(chain, entry.entry_id, entry.payload)
+    assert [entry.point for entry in entries[1:]] == points
+    assert len({point.generation for point in points}) == 4
+    assert all(0 < point.generation < 2**63 for point in points)
 
 
 def test_live_streams_drop_their_oldest_entries(store: Store) -> None:
-    newest = [store.append_live("scope", name, b"T", 2) for name in "abcd"][-1]
+    newest = [store.append_live("scope", name, b"T", 2) for name in "abcd"][-1].sequence
     assert [e.entry_id for e in store.read_live("scope", 0, 10)] == ["c", "d"]
-    assert store.append_live("scope", "a", b"T", 2) == newest + 1
+    assert store.append_live("scope", "a", b"T", 2).sequence == newest + 1
     store.trim_live("scope", newest)
     assert [e.entry_id for e in store.read_live("scope", 0, 10)] == ["a"]
-    assert store.append_live("scope", "d", b"T", 2) == newest + 2
+    assert store.append_live("scope", "d", b"T", 2).sequence == newest + 2
 
 
 def test_an_expired_lease_protects_nothing_and_an_age_is_an_age() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,16 +12,22 @@ from typer.testing import CliRunner
 
 from contracts.errors import FailedPrecondition, NotFound, PermissionDenied
 from contracts.retrieval import PublishedOutput
+from models.checkpoint import tokenizer_digest
+from retriever.exclusion import exclusion_of
 from retriever.library import Library
 from retriever.live import LiveLibrary
 from retriever.redis_store import RedisStore
 from retriever.retriever import Retriever
+from retriever.segment_cache import SegmentCache
+from retriever.segment_format import build_segment, segment_digest
 from retriever.trie import QueryLimits
 from services.cli import build_app
 from services.redis_embedded import embedded_redis
 from services.retriever_service.live_policies import parse_policies
+from tests.contract.tiny_service import tiny_service_checkpoint
 from tests.unit.retriever.corpora import TRACE, put_up
 
+EXCLUDED = "a text that must not be in any index"
 POLICIES = '{"py": {"tenants": ["a"]}}'
 
 
@@ -67,17 +74,37 @@ def test_list_history_rollback_and_gc_agree_with_the_store(store: RedisStore) ->
 def test_compact_folds_live_outputs_into_a_release(
     store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    checkpoint = tiny_service_checkpoint(tmp_path)
     monkeypatch.setenv("DRAFTPROOF_LIVE_POLICIES", POLICIES)
-    put_up(store, "py", [TRACE], tenants=("a",))
+    monkeypatch.setenv("DRAFTPROOF_MODEL", str(checkpoint))
+    bound = {"tenants": ("a",), "tokenizer_sha256": tokenizer_digest(checkpoint)}
+    put_up(store, "py", [TRACE], **bound, exclusion_sha256=exclusion_of([EXCLUDED]).sha256)
+    # What others share the cache directory for stays there.
+    segments = tmp_path / "cache" / "segments"
+    kept = SegmentCache(segments).put(segment_digest(other := build_segment([[1, 2]])), [other])
+    os.utime(kept, (0, 0))
     library = Library(store, tmp_path / "segments")
     library.poll()
     live = LiveLibrary(store, parse_policies(POLICIES), library.tokenizers)
     Retriever(library, live).record(PublishedOutput("py", "a", "r", np.array([4, 5, 6, 77])))
-    assert "version 2" in index("compact", "py", "--tenant", "a")
+    with pytest.raises(FailedPrecondition, match="the release excludes"):
+        index("compact", "py", "--tenant", "a")
+    excluded = tmp_path / "excluded.txt"
+    excluded.write_text(EXCLUDED)
+    options = ("--tenant", "a", "--exclude", str(excluded), "--licence", "internal")
+    told = index("compact", "py", *options)
+    assert "version 2" in told
+    assert "1 outputs" in told
+    assert kept.exists()
+    assert not list(segments.glob("*.json"))
     library.poll()
     assert library.current("py", "a").segments.retrieve([4, 5, 6], QueryLimits()).match_count == 3
+    assert library.current("py", "a").release.manifest.licence_policy.endswith("live outputs: internal")
     with pytest.raises(FailedPrecondition, match="holds no outputs"):
-        index("compact", "py", "--tenant", "a")
-    put_up(store, "open", [TRACE])
+        index("compact", "py", *options)
+    put_up(store, "other", [TRACE])
+    with pytest.raises(FailedPrecondition, match=r"release\.tokenizer_sha256"):
+        index("compact", "other", "--tenant", "a")
+    put_up(store, "open", [TRACE], tokenizer_sha256=bound["tokenizer_sha256"])
     with pytest.raises(PermissionDenied, match="live"):
         index("compact", "open", "--tenant", "a")

@@ -46,14 +46,16 @@ def test_gauges_follow_the_store_down_and_up_and_name_a_release_that_was_refused
     metrics.observe(library, live, provider.get_meter("test"))
     put_up(store, "py", [TRACE])
     library.poll()
-    generation = Retriever(library, live).record(PublishedOutput("py", "a", "r", np.array([4, 5])))
+    Retriever(library, live).record(PublishedOutput("py", "a", "r", np.array([4, 5])))
     live.poll()
     found = readings(reader)
     assert found[metrics.STORE_CONNECTED, ""] == 1
     assert found[metrics.SWAPS, ""] == 1
     assert found[metrics.RESIDENT_BYTES, "py"] == library.status().indexes["py"].resident_bytes > 0
     assert found[metrics.WAITING_RELEASES, "py"] == 0
-    assert generation in [value for (name, _), value in found.items() if name == metrics.LIVE_GENERATION]
+    ((scope, newest),) = live.status().newest.items()
+    assert found[metrics.LIVE_ENTRIES, scope] == newest > 0
+    assert found[metrics.LIVE_RESTARTS, scope] == 0
 
     def gone(*_: object) -> None:
         raise Unavailable("store", "gone")

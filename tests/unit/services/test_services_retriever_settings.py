@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import DraftproofError, FailedPrecondition, InvalidArgument
+from models.checkpoint import tokenizer_digest
+from retriever.memory_store import MemoryStore
 from services.retriever_service.live_policies import parse_policies
 from services.retriever_service.process import build_retriever
 from services.settings import RetrieverSettings, load
+from tests.contract.tiny_service import tiny_service_checkpoint
+from tests.unit.retriever.corpora import put_up
 
 
 def settings(directory: Path, **given: str) -> RetrieverSettings:
@@ -63,3 +67,37 @@ def test_wrong_settings_stop_it_by_name(
 ) -> None:
     with pytest.raises(kind, match=words):
         build_retriever(settings(tmp_path, **given))
+
+
+def test_releases_are_bound_to_the_models_tokenizer_where_it_is_here_to_tell(tmp_path: Path) -> None:
+    checkpoint = tiny_service_checkpoint(tmp_path)
+    store = MemoryStore()
+    fit = put_up(store, "fit", [[1, 2]], tokenizer_sha256=tokenizer_digest(checkpoint))
+    put_up(store, "unfit", [[1, 2]])
+    bound = build_retriever(settings(tmp_path, model=str(checkpoint))).library
+    free = build_retriever(settings(tmp_path / "empty")).library
+    for library in (bound, free):
+        library._store = store
+        library.poll()
+    assert bound.visible_indexes() == {"fit": fit}
+    assert "release.tokenizer_sha256" in bound.status().indexes["unfit"].error
+    assert free.visible_indexes().keys() == {"fit", "unfit"}
+
+
+def test_a_model_that_comes_after_the_retriever_binds_what_is_loaded_from_then_on(tmp_path: Path) -> None:
+    store = MemoryStore()
+    put_up(store, "before", [[1, 2]])
+    library = build_retriever(settings(tmp_path, model=str(tmp_path / "tiny"))).library
+    library._store = store
+    library.poll()
+    tiny_service_checkpoint(tmp_path)
+    put_up(store, "after", [[1, 2, 3]])
+    library.poll()
+    assert library.visible_indexes().keys() == {"before"}
+    assert "release.tokenizer_sha256" in library.status().indexes["after"].error
+
+
+def test_retrievers_of_other_indexes_keep_copies_of_their_own(tmp_path: Path) -> None:
+    copies = {build_retriever(settings(tmp_path, indexes=names)).library._copy for names in ("", "py", "py,docs")}
+    assert len({copy._path for copy in copies if copy}) == 3
+    assert len({copy._earlier for copy in copies if copy}) == 1
