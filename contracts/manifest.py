@@ -102,7 +102,7 @@ class Manifest(_Sealed):
         return {
             "target": dict(self.target.__dict__),
             "sampling": dict(self.sampling),
-            "sources": [dict(source.__dict__) for source in self.sources],
+            "sources": [source.to_json() for source in self.sources],
             "verifier": self.verifier,
             "exactness": self.exactness,
             "node_budget": self.node_budget,

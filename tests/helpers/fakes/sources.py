@@ -16,6 +16,7 @@ from contracts.draft_law import DraftLaw, point_law
 from contracts.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from contracts.hidden import HIDDEN_BASE, HiddenRows, joined
 from contracts.manifest import Manifest
+from contracts.options import SourceOption
 from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal, ProposalNode, SourceCost, StateHandle
 from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
@@ -76,6 +77,7 @@ class FakeProposer:
     def __init__(self, sources: Mapping[str, Draft] | None = None, *, with_laws: Sequence[str] = ()) -> None:
         self.sources = dict(sources or {"prompt_lookup": lookup})
         self.with_laws = tuple(with_laws)
+        self.options: dict[str, tuple[SourceOption, ...]] = {}
         self.script: deque[Exception | Callable[[Proposal], Proposal] | asyncio.Event | None] = deque()
         self.down = False
         self.sessions: dict[str, Manifest] = {}
@@ -99,6 +101,7 @@ class FakeProposer:
                 SamplingRelation.INDEPENDENT if name in self.with_laws else SamplingRelation.DETERMINISTIC_LOOKUP,
                 Topology.SEQUENCE,
                 FakeTokenizer.digest,
+                options=self.options.get(name, ()),
             )
             for name in self.sources
         ]
