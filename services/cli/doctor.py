@@ -62,8 +62,9 @@ def examine() -> Iterator[Finding]:
     checks: tuple[Callable[[AllSettings], Iterator[Finding]], ...] = (_cache, _model, _kv, _redis, _ports)
     for check in checks:
         yield from check(settings)
-    where = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-    yield Finding("ok", f"traces: {f'to {where}' if telemetry.configured() else 'off (OTEL_EXPORTER_OTLP_ENDPOINT)'}")
+    for signal in telemetry.SIGNALS:
+        where = telemetry.collector(signal)
+        yield Finding("ok", f"{signal}: {f'to {where}' if where else 'off (OTEL_EXPORTER_OTLP_ENDPOINT)'}")
 
 
 def _python() -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated
 
 import typer
@@ -71,19 +71,21 @@ def make_request(
 async def generating(*, local: bool, endpoint: str) -> AsyncIterator[Generating]:
     """What generates: everything in this process, or the service at `endpoint`."""
     if local:
+        from services import telemetry
         from services.cli.console import err, fetch_model, progress_bars
         from services.local import local_orchestrator
 
         settings = load(AllSettings)
         fetch_model(settings.model, settings.models_dir)
-        with progress_bars(err) as bars:
-            bars.add_task("loading", total=None)
-            context = local_orchestrator(settings)
-            orchestrator = await context.__aenter__()
+        stop_telemetry = telemetry.start("draftproof-local")
         try:
-            yield orchestrator
+            async with AsyncExitStack() as stack:
+                with progress_bars(err) as bars:
+                    bars.add_task("loading", total=None)
+                    orchestrator = await stack.enter_async_context(local_orchestrator(settings))
+                yield orchestrator
         finally:
-            await context.__aexit__(None, None, None)
+            stop_telemetry()
         return
     from services.clients.generate import GenerateClient
 
