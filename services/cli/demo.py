@@ -67,7 +67,7 @@ class Outcome:
 
 
 def demo(
-    max_tokens: Annotated[int, typer.Option(help="New tokens a prompt.")] = 96,
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens a prompt.")] = 96,
     dtype: Annotated[str, typer.Option(help="float32 shows identity; bfloat16 is faster.")] = "float32",
 ) -> None:
     """Start everything, answer three prompts several ways, compare texts and costs, stop everything.

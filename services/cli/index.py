@@ -166,7 +166,7 @@ def history(name: Annotated[str, typer.Argument(help="Name of the index.")]) -> 
 @app.command()
 def rollback(
     name: Annotated[str, typer.Argument(help="Name of the index.")],
-    steps: Annotated[int, typer.Option(help="How many changes to go back.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="How many changes to go back.")] = 1,
 ) -> None:
     """Point an index at an earlier release; retrievers follow at once.
 
@@ -202,8 +202,8 @@ def compact(
 
 @app.command()
 def gc(
-    keep: Annotated[int, typer.Option(help="Releases of each index to keep, the present one included.")] = 3,
-    grace_minutes: Annotated[int, typer.Option(help="Keep what was touched within this time.")] = 60,
+    keep: Annotated[int, typer.Option(min=1, help="Releases of each index to keep, the present one included.")] = 3,
+    grace_minutes: Annotated[int, typer.Option(min=0, help="Keep what was touched within this time.")] = 60,
 ) -> None:
     """Delete releases and segments that no index needs any more, leftovers of publications that died among them.
 
