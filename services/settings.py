@@ -14,9 +14,13 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from contracts.errors import InvalidArgument
+from services import setting_rules as rules
+from services.setting_rules import PREFIX as PREFIX
+from services.setting_rules import names_in as names_in
 
-PREFIX = "DRAFTPROOF_"
 DEFAULT_MODEL = "smollm2-135m-instruct"
+# What a verifier admits as a lease, and longer than any call should take.
+MAX_MS = 3_600_000
 # Read by scripts/bootstrap.py, tests and benchmarks, not by any service.
 SET_UP_VARIABLES = frozenset(
     {
@@ -50,6 +54,9 @@ class ProcessSettings(BaseSettings):
         """The link directory, None where there is none."""
         return None if self.link_dir in ("", "-") else Path(self.link_dir)
 
+    def check(self) -> None:
+        """What the fields must hold beyond their types. Raises InvalidArgument naming the variable."""
+
 
 class ModelSettings(ProcessSettings):
     """Which model."""
@@ -69,7 +76,7 @@ class VerifierSettings(ModelSettings):
 
     verifier_port: int = Field(7602, ge=0, le=65535, description="port of the verifier service; 0: any free one")
     dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="type of the target's weights")
-    device: str = Field("cpu", description="where the target runs: cpu, cuda, cuda:1")
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="where the target runs: cpu, cuda, cuda:1")
     backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-torch"] = Field(
         "", description="implementation of the target's pass; empty: the fastest that runs here"
     )
@@ -90,6 +97,12 @@ class VerifierSettings(ModelSettings):
         64, ge=1, description="prompt rows a single pass may take; where 64 fill the cores, more only leave the caches"
     )
 
+    def check(self) -> None:
+        """The backend runs on the device."""
+        super().check()
+        if self.backend and self.backend.split("-")[0] != self.device.split(":")[0]:
+            raise rules.refused("backend", f"{self.backend!r} does not run on {PREFIX}DEVICE, {self.device!r}")
+
 
 class LookupSettings(ModelSettings):
     """Prompt lookup, wherever it is hosted."""
@@ -108,6 +121,11 @@ class LookupSettings(ModelSettings):
         2, ge=0, le=64, description="most tokens that prompt lookup copies per matched token; 0: no such limit"
     )
     lookup_branches: int = Field(1, ge=1, le=16, description="continuations that prompt lookup offers")
+
+    def check(self) -> None:
+        """The shortest n-gram is not longer than the longest."""
+        super().check()
+        rules.at_most("lookup_min_ngram", self.lookup_min_ngram, "lookup_max_ngram", self.lookup_max_ngram)
 
 
 class ProposerSettings(LookupSettings):
@@ -144,6 +162,16 @@ class ProposerSettings(LookupSettings):
         description="megabytes of the target's hidden rows that sessions hold; the least recently fed lose theirs",
     )
 
+    def check(self) -> None:
+        """Trees can be read; that of a drafter which is set fits its relation."""
+        super().check()
+        for drafter, name in ((self.draft_model, "draft"), (self.head, "head")):
+            tree = str(getattr(self, f"{name}_tree"))
+            rules.tree(f"{name}_tree", tree)
+            if drafter:
+                relation = str(getattr(self, f"{name}_relation"))
+                rules.relation_of_tree(f"{name}_relation", relation, f"{name}_tree", tree)
+
 
 class RetrieverSettings(ProcessSettings):
     """The retriever service."""
@@ -174,6 +202,11 @@ class RetrieverSettings(ProcessSettings):
     def segments_dir(self) -> Path:
         return self.cache_dir / "segments"
 
+    def check(self) -> None:
+        """The retriever's group is one of the groups."""
+        super().check()
+        rules.group("retriever_group", self.retriever_group, self.retriever_groups)
+
 
 class OrchestratorServiceSettings(LookupSettings):
     """The orchestrator service."""
@@ -199,18 +232,34 @@ class OrchestratorServiceSettings(LookupSettings):
     )
     node_budget: int = Field(24, ge=0, description="candidates a round, where a request does not say")
     max_node_budget: int = Field(64, ge=1, le=512, description="most candidates a round may ask for")
-    max_depth: int = Field(16, ge=1, description="deepest candidate, where a request does not say")
+    max_depth: int = Field(16, ge=1, le=64, description="deepest candidate, where a request does not say")
     retrieval_min_match: int = Field(2, ge=1, le=64, description="shortest suffix that an index is asked to match")
     retrieval_spec_factor: int = Field(
         2, ge=0, le=64, description="most candidates that an index may offer per matched token; 0: no such limit"
     )
-    propose_deadline_ms: float = Field(50.0, gt=0, description="how long a round waits for its sources")
-    verify_timeout_ms: float = Field(30_000.0, gt=0, description="after it one Verify call counts as lost")
-    lease_ms: int = Field(60_000, ge=1, description="how long a verifier keeps a session that nobody uses")
+    propose_deadline_ms: float = Field(50.0, gt=0, le=MAX_MS, description="how long a round waits for its sources")
+    verify_timeout_ms: float = Field(30_000.0, gt=0, le=MAX_MS, description="after it one Verify call counts as lost")
+    lease_ms: int = Field(60_000, ge=1, le=MAX_MS, description="how long a verifier keeps a session that nobody uses")
+
+    def check(self) -> None:
+        """Budgets fit each other, sources and endpoints are such."""
+        super().check()
+        rules.at_most("node_budget", self.node_budget, "max_node_budget", self.max_node_budget)
+        rules.sources("default_sources", self.default_sources)
+        rules.endpoints("verifier_endpoint", self.verifier_endpoint)
+        if self.proposer_endpoint:
+            rules.endpoints("proposer_endpoint", self.proposer_endpoint)
+        if self.retriever_endpoint:
+            rules.endpoints("retriever_endpoint", self.retriever_endpoint, several=True)
 
 
 class AllSettings(VerifierSettings, ProposerSettings, RetrieverSettings, OrchestratorServiceSettings):
     """The union, for `draftproof up` and `--local`."""
+
+    def check(self) -> None:
+        """A round's budget fits the verifier that is started with it."""
+        super().check()
+        rules.at_most("node_budget", self.node_budget, "max_rows", self.max_rows)
 
 
 S = TypeVar("S", bound=ProcessSettings)
@@ -228,13 +277,10 @@ def load(kind: type[S], **given: object) -> S:
             hint = f"did you mean {' or '.join(near)}?" if near else "`draftproof settings` lists all"
             raise InvalidArgument(name, f"is no setting; {hint}")
     try:
-        return kind(**given)  # type: ignore[arg-type]
+        settings = kind(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         name = PREFIX + str(first["loc"][0] if first["loc"] else "").upper()
         raise InvalidArgument(name, f"{first['msg']}, not {first['input']!r}") from error
-
-
-def names_in(listed: str) -> tuple[str, ...]:
-    """The names in a comma-separated setting."""
-    return tuple(name.strip() for name in listed.split(",") if name.strip())
+    settings.check()
+    return settings

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from contracts.calibration import CalibrationUse, calibration_from_bytes
 from contracts.errors import NotFound
 from proposer.topology.calibrated import plan_of
 from proposer.topology.plan import CompleteTree, GrownByValue, TreePlan
-
-_WIDTHS = re.compile(r"\d+(,\d+)*")
-_BY_VALUE = re.compile(r"by_value:(\d+)x(\d+)")
-FORCED = "forced:"
+from services.setting_rules import BY_VALUE, FORCED, WIDTHS
 
 
 def tree_of(text: str, *, nodes: int | None = None) -> TreePlan | GrownByValue:
@@ -22,9 +18,9 @@ def tree_of(text: str, *, nodes: int | None = None) -> TreePlan | GrownByValue:
     Raises InvalidArgument for widths out of range and for a file that is no calibration of this format, NotFound where there
     is none, DataLoss where it was changed.
     """
-    if _WIDTHS.fullmatch(text):
+    if WIDTHS.fullmatch(text):
         return CompleteTree(tuple(map(int, text.split(","))))
-    if (found := _BY_VALUE.fullmatch(text)) is not None:
+    if (found := BY_VALUE.fullmatch(text)) is not None:
         return GrownByValue(int(found[1]), int(found[2]))
     path = Path(text.removeprefix(FORCED))
     if not text or not path.is_file():

@@ -16,7 +16,7 @@ import typer
 
 from contracts.errors import DraftproofError
 from services import telemetry
-from services.settings import AllSettings, load
+from services.settings import PREFIX, AllSettings, load, names_in
 
 _SERVICES = ("verifier", "proposer", "retriever", "orchestrator")
 _MARK = {"ok": "[green]ok[/green]  ", "note": "[yellow]note[/yellow]", "bad": "[red]bad[/red] "}
@@ -58,8 +58,8 @@ def examine() -> Iterator[Finding]:
     except DraftproofError as error:
         yield Finding("bad", f"settings: {error}", "unset or correct it; `draftproof settings` lists all")
         return
-    yield Finding("ok", "settings: every DRAFTPROOF_* variable is known")
-    checks: tuple[Callable[[AllSettings], Iterator[Finding]], ...] = (_cache, _model, _kv, _redis, _ports)
+    yield Finding("ok", "settings: every DRAFTPROOF_* variable is known and fits the others")
+    checks: tuple[Callable[[AllSettings], Iterator[Finding]], ...] = (_cache, _model, _drafting, _kv, _redis, _ports)
     for check in checks:
         yield from check(settings)
     for signal in telemetry.SIGNALS:
@@ -157,6 +157,25 @@ def _model(settings: AllSettings) -> Iterator[Finding]:
         )
         return
     yield Finding("ok", f"model {settings.model}: converted, with its tokenizer")
+
+
+def _drafting(settings: AllSettings) -> Iterator[Finding]:
+    from services.retriever_service.live_policies import parse_policies
+    from services.trees import tree_of
+
+    for source in ("draft_model", "head"):
+        named = getattr(settings, source)
+        if source in names_in(settings.default_sources) and not named:
+            variable = PREFIX + source.upper()
+            yield Finding("note", f"{source} is among the default sources, but {variable} is empty", f"set {variable}")
+    try:
+        tree_of(settings.draft_tree)
+        tree_of(settings.head_tree)
+        parse_policies(settings.live_policies)
+    except DraftproofError as error:
+        yield Finding("bad", f"settings: {error}", "correct it; `draftproof settings` shows them all")
+    else:
+        yield Finding("ok", f"drafting: {settings.default_sources or 'no sources'} where a request names none")
 
 
 def _kv(settings: AllSettings) -> Iterator[Finding]:
