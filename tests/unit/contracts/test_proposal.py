@@ -10,10 +10,6 @@ from contracts.proposal import Proposal, check_proposal
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from tests.helpers.proposals import drawn_proposal, paths_proposal
 
-LAW = law_from_probabilities([1, 2], [0.75, 0.25])
-CHAIN = paths_proposal("lookup", [[1, 2, 3]])
-DRAWN = drawn_proposal("draft", [(1, -1), (2, 0)], {-1: LAW, 0: LAW})
-
 
 def node(proposal: Proposal, index: int, **changes: object) -> Proposal:
     nodes = list(proposal.nodes)
@@ -21,7 +17,15 @@ def node(proposal: Proposal, index: int, **changes: object) -> Proposal:
     return replace(proposal, nodes=tuple(nodes))
 
 
-@pytest.mark.parametrize("offer", [CHAIN, DRAWN, paths_proposal("lookup", [])])
+LAW = law_from_probabilities([1, 2], [0.75, 0.25])
+CHAIN = paths_proposal("lookup", [[1, 2, 3]])
+SCORED = node(replace(CHAIN, semantics=ProbabilitySemantics.SCORE_ONLY), 0, score=-3.5)
+DRAWN = drawn_proposal("draft", [(1, -1), (2, 0)], {-1: LAW, 0: LAW})
+# Independent draws may repeat.
+TWICE = drawn_proposal("draft", [(1, -1), (1, -1)], {-1: LAW})
+
+
+@pytest.mark.parametrize("offer", [CHAIN, SCORED, DRAWN, TWICE, paths_proposal("lookup", [])])
 def test_a_well_formed_offer_passes(offer: Proposal) -> None:
     check_proposal(offer, vocab_size=10, round_hash="r")
 
@@ -40,7 +44,21 @@ def test_a_well_formed_offer_passes(offer: Proposal) -> None:
         (node(CHAIN, 1, q=float("nan")), "nodes[1].q"),
         (node(CHAIN, 1, q=0.5), "nodes[1].q"),
         (node(CHAIN, 1, score=float("nan")), "nodes[1].score"),
+        (node(SCORED, 0, score=float("nan")), "nodes[0].score"),
+        (node(SCORED, 0, score=float("inf")), "nodes[0].score"),
+        (replace(node(CHAIN, 2, score=-0.5), semantics=ProbabilitySemantics.FREQUENCY), "nodes[2].score"),
+        (node(CHAIN, 1, score=3.0), "nodes[1].score"),
+        (node(CHAIN, 1, source="another"), "nodes[1].source"),
+        (replace(DRAWN, relation=SamplingRelation.DETERMINISTIC_LOOKUP), "relation"),
+        (replace(DRAWN, relation=SamplingRelation.BEAM), "relation"),
+        (
+            drawn_proposal(
+                "draft", [(1, -1), (2, -1), (1, -1)], {-1: LAW}, relation=SamplingRelation.WITHOUT_REPLACEMENT
+            ),
+            "nodes[2].token",
+        ),
         (node(DRAWN, 0, q=0.5), "nodes[0].q"),
+        (node(DRAWN, 0, q=float("nan")), "nodes[0].q"),
         (node(DRAWN, 0, q=None), "nodes[0].q"),
         (replace(DRAWN, laws={-1: LAW}), "nodes[1].q"),
         (replace(DRAWN, laws={-1: LAW, 0: DraftLaw(LAW.token_ids, LAW.weights + 1)}), "laws[0].weights"),
