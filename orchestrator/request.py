@@ -12,11 +12,13 @@ from contracts.sampling import SamplingPolicy
 from orchestrator.retrieval_source import index_of, is_retrieval
 
 MAX_DEADLINE_MS = 24 * 3600 * 1000
+ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """One generation. Exactly one of `prompt_ids`, `text` and `messages` is given.
+    """One generation. Exactly one of `prompt_ids`, `text` and `messages` is given; messages have a role (ROLES) and a
+    content. Control tokens are taken from prompt_ids and text, never from a message.
 
     sources: None takes the orchestrator's defaults; () or `speculation=False` turns speculation off. node_budget:
     candidates per round over all sources, the anchor not counted; 0 turns speculation off; None takes the default.
@@ -63,10 +65,24 @@ def _check_prompt(request: GenerateRequest) -> None:
         )
     if not getattr(request, given[0]):
         raise InvalidArgument(given[0], "is empty")
+    if request.text is not None:
+        _check_characters("text", request.text)
     for index, message in enumerate(request.messages or ()):
         for key in ("role", "content"):
             if key not in message:
                 raise InvalidArgument(f"messages[{index}].{key}", "is missing")
+        if message["role"] not in ROLES:
+            raise InvalidArgument(f"messages[{index}].role", f"{message['role']!r} is none of {', '.join(ROLES)}")
+        _check_characters(f"messages[{index}].content", message["content"])
+
+
+def _check_characters(field: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            field, f"character {error.start} is half of a surrogate pair, which is no text"
+        ) from error
 
 
 def check_budget(request: GenerateRequest, node_limit: int) -> None:

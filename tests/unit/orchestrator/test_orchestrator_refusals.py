@@ -22,6 +22,7 @@ from tests.helpers.generation import (
 )
 
 NAN = float("nan")
+USER = {"role": "user", "content": "x"}
 
 
 def tabled() -> FakeProposer:
@@ -40,6 +41,10 @@ def tabled() -> FakeProposer:
         ({"prompt_ids": ()}, InvalidArgument, "prompt_ids"),
         ({"messages": ()}, InvalidArgument, "messages"),
         ({"messages": ({"role": "user"},)}, InvalidArgument, "messages[0].content"),
+        ({"messages": ({"role": "banana", "content": "x"},)}, InvalidArgument, "messages[0].role"),
+        ({"messages": (USER, {"role": "", "content": "x"})}, InvalidArgument, "messages[1].role"),
+        ({"messages": (USER, {"role": "user", "content": "\ud800"})}, InvalidArgument, "messages[1].content"),
+        ({"text": "a\ud800"}, InvalidArgument, "text"),
         ({"text": "x", "prompt_ids": (1,)}, InvalidArgument, "prompt"),
         ({"prompt_ids": (1, VOCAB)}, InvalidArgument, "prompt_ids[1]"),
         ({"text": "x" * 5000}, InvalidArgument, "text"),
