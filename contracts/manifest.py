@@ -66,7 +66,11 @@ class _Sealed(ABC):
 
 @dataclass(frozen=True)
 class TargetIdentity:
-    """The target as the verifier service sees it. Digests are SHA-256 hex of the files' contents."""
+    """The target as the verifier service sees it. Digests are SHA-256 hex of the files' contents.
+
+    batching: the batch regime that its passes run under, which beyond `row_invariant_up_to` rows may show in the last bits
+    of its logits; "" where it is not stated.
+    """
 
     model: str
     checkpoint_digest: str
@@ -77,12 +81,14 @@ class TargetIdentity:
     backend: str
     hardware: str
     row_invariant_up_to: int = 0
+    batching: str = ""
 
 
 @dataclass(frozen=True)
 class Manifest(_Sealed):
-    """What one session acts under. `sampling` is SamplingPolicy.to_json(); `releases` maps a source to its index release,
-    `options` a source's option ("<source>.<name>") to the request's value.
+    """What one session acts under. `sampling` is SamplingPolicy.to_json(); `releases` and `indexes` map a source to its
+    index's release and name, `options` a source's option ("<source>.<name>") to the request's value. `tenant`: whose; live
+    outputs belong to an index and a tenant, so a live generation names them only together with these.
     """
 
     target: TargetIdentity
@@ -94,6 +100,8 @@ class Manifest(_Sealed):
     max_depth: int
     releases: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, int] = field(default_factory=dict)
+    indexes: Mapping[str, str] = field(default_factory=dict)
+    tenant: str = ""
     topology_compiler: str = TOPOLOGY_COMPILER
     rng: str = RNG_POLICY
     parent: str = ""
@@ -109,6 +117,8 @@ class Manifest(_Sealed):
             "max_depth": self.max_depth,
             "releases": dict(self.releases),
             "options": dict(self.options),
+            "indexes": dict(self.indexes),
+            "tenant": self.tenant,
             "topology_compiler": self.topology_compiler,
             "rng": self.rng,
             "parent": self.parent,

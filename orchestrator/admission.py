@@ -77,6 +77,8 @@ def admit_request(
         node_budget=0 if off else budget,
         max_depth=request.max_depth or settings.default_max_depth,
         releases={b.description.name: b.index.release for b in bindings if b.index is not None},
+        indexes={b.description.name: b.index.index for b in bindings if b.index is not None},
+        tenant=request.tenant,
         options={f"{source}.{name}": n for source, chosen in request.options.items() for name, n in chosen.items()},
     )
     if request.expected_manifest_hash and request.expected_manifest_hash != manifest.hash:

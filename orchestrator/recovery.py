@@ -28,7 +28,7 @@ from orchestrator.settings import OrchestratorSettings
 from orchestrator.spans import now_ns
 
 LOST = (Unavailable, DeadlineExceeded, Cancelled, TimeoutError)
-MAY_DIFFER = ("backend", "hardware", "row_invariant_up_to")
+MAY_DIFFER = ("backend", "hardware", "row_invariant_up_to", "batching")
 
 
 class SessionLost(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contracts.capability import SourceDescription
-from contracts.errors import InvalidArgument
+from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.options import SourceOption
 from contracts.ports import ProposeRequest, RetrieverPort
 from contracts.proposal import Proposal, ProposalNode, SourceCost
@@ -108,7 +108,8 @@ class RetrievalSource:
         self.generation = index.live_generation
 
     async def offer(self, request: ProposeRequest) -> Proposal:
-        """Raises the retriever's errors, FailedPrecondition where it no longer serves the bound release among them.
+        """Raises the retriever's errors, FailedPrecondition where it no longer serves the bound release among them, and
+        where it answered from something else than what the manifests bind.
 
         A live generation that is gone is a miss; the rounds after it name none.
         """
@@ -126,6 +127,12 @@ class RetrievalSource:
                 live_generation=self.generation,
             )
         )
+        if answer.release != self._index.release or answer.live_generation != self.generation:
+            raise FailedPrecondition(
+                "retrieval.release",
+                f"answered from {answer.release[:16]!r} at live generation {answer.live_generation}, "
+                f"bound are {self._index.release[:16]!r} and {self.generation}",
+            )
         if answer.live_gone:
             self.generation = 0
         spec_factor = request.options.get(SPEC_FACTOR, self._spec_factor)

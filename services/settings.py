@@ -202,6 +202,11 @@ class RetrieverSettings(ProcessSettings):
     def segments_dir(self) -> Path:
         return self.cache_dir / "segments"
 
+    @property
+    def store_url(self) -> str:
+        """The release store: the one named, else where the embedded one of `up` is."""
+        return self.redis_url or f"redis://127.0.0.1:{self.redis_port}/0"
+
     def check(self) -> None:
         """The retriever's group is one of the groups."""
         super().check()

@@ -44,6 +44,7 @@ def build_worker(settings: VerifierSettings) -> Worker:
         kv_tokens=settings.kv_tokens,
         hardware=hardware_profile(settings.device),
         prefill_chunk=settings.prefill_chunk,
+        max_pass_rows=settings.max_pass_rows,
         share_prefixes=settings.prefix_sharing,
         cache_tokens=settings.prefix_cache_tokens,
     )

@@ -26,7 +26,7 @@ from protos.draftproof.v1 import capability_pb2 as protos_dot_draftproof_dot_v1_
 from protos.draftproof.v1 import sampling_pb2 as protos_dot_draftproof_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/draftproof/v1/manifest.proto\x12\rdraftproof.v1\x1a%protos/draftproof/v1/capability.proto\x1a#protos/draftproof/v1/sampling.proto\"\xcf\x01\n\x0eTargetIdentity\x12\r\n\x05model\x18\x01 \x01(\t\x12\x19\n\x11\x63heckpoint_digest\x18\x02 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\r\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x07 \x01(\t\x12\x10\n\x08hardware\x18\x08 \x01(\t\x12\x1b\n\x13row_invariant_up_to\x18\t \x01(\r\"\x81\x04\n\x08Manifest\x12-\n\x06target\x18\x01 \x01(\x0b\x32\x1d.draftproof.v1.TargetIdentity\x12/\n\x08sampling\x18\x02 \x01(\x0b\x32\x1d.draftproof.v1.SamplingPolicy\x12\x31\n\x07sources\x18\x03 \x03(\x0b\x32 .draftproof.v1.SourceDescription\x12\x10\n\x08verifier\x18\x04 \x01(\t\x12\x11\n\texactness\x18\x05 \x01(\t\x12\x13\n\x0bnode_budget\x18\x06 \x01(\r\x12\x11\n\tmax_depth\x18\x07 \x01(\r\x12\x37\n\x08releases\x18\x08 \x03(\x0b\x32%.draftproof.v1.Manifest.ReleasesEntry\x12\x19\n\x11topology_compiler\x18\t \x01(\t\x12\x0b\n\x03rng\x18\n \x01(\t\x12\x0e\n\x06parent\x18\x0b \x01(\t\x12\x0c\n\x04hash\x18\x0c \x01(\t\x12\x35\n\x07options\x18\r \x03(\x0b\x32$.draftproof.v1.Manifest.OptionsEntry\x1a/\n\rReleasesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"D\n\nSourcePlan\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0bnode_budget\x18\x02 \x01(\r\x12\x11\n\tmax_depth\x18\x03 \x01(\r\"\xe8\x02\n\rRoundManifest\x12\x15\n\rmanifest_hash\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x10\n\x08round_id\x18\x03 \x01(\x04\x12\x12\n\nprefix_len\x18\x04 \x01(\x04\x12\x10\n\x08\x66rontier\x18\x05 \x01(\t\x12\x19\n\x11target_generation\x18\x06 \x01(\x04\x12\'\n\x04plan\x18\x07 \x03(\x0b\x32\x19.draftproof.v1.SourcePlan\x12O\n\x12source_generations\x18\x08 \x03(\x0b\x32\x33.draftproof.v1.RoundManifest.SourceGenerationsEntry\x12\x17\n\x0flive_generation\x18\t \x01(\x04\x12\x0c\n\x04hash\x18\n \x01(\t\x1a\x38\n\x16SourceGenerationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/draftproof/v1/manifest.proto\x12\rdraftproof.v1\x1a%protos/draftproof/v1/capability.proto\x1a#protos/draftproof/v1/sampling.proto\"\xe1\x01\n\x0eTargetIdentity\x12\r\n\x05model\x18\x01 \x01(\t\x12\x19\n\x11\x63heckpoint_digest\x18\x02 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\r\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x07 \x01(\t\x12\x10\n\x08hardware\x18\x08 \x01(\t\x12\x1b\n\x13row_invariant_up_to\x18\t \x01(\r\x12\x10\n\x08\x62\x61tching\x18\n \x01(\t\"\xf8\x04\n\x08Manifest\x12-\n\x06target\x18\x01 \x01(\x0b\x32\x1d.draftproof.v1.TargetIdentity\x12/\n\x08sampling\x18\x02 \x01(\x0b\x32\x1d.draftproof.v1.SamplingPolicy\x12\x31\n\x07sources\x18\x03 \x03(\x0b\x32 .draftproof.v1.SourceDescription\x12\x10\n\x08verifier\x18\x04 \x01(\t\x12\x11\n\texactness\x18\x05 \x01(\t\x12\x13\n\x0bnode_budget\x18\x06 \x01(\r\x12\x11\n\tmax_depth\x18\x07 \x01(\r\x12\x37\n\x08releases\x18\x08 \x03(\x0b\x32%.draftproof.v1.Manifest.ReleasesEntry\x12\x19\n\x11topology_compiler\x18\t \x01(\t\x12\x0b\n\x03rng\x18\n \x01(\t\x12\x0e\n\x06parent\x18\x0b \x01(\t\x12\x0c\n\x04hash\x18\x0c \x01(\t\x12\x35\n\x07options\x18\r \x03(\x0b\x32$.draftproof.v1.Manifest.OptionsEntry\x12\x35\n\x07indexes\x18\x0e \x03(\x0b\x32$.draftproof.v1.Manifest.IndexesEntry\x12\x0e\n\x06tenant\x18\x0f \x01(\t\x1a/\n\rReleasesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0cIndexesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\nSourcePlan\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0bnode_budget\x18\x02 \x01(\r\x12\x11\n\tmax_depth\x18\x03 \x01(\r\"\xe8\x02\n\rRoundManifest\x12\x15\n\rmanifest_hash\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x10\n\x08round_id\x18\x03 \x01(\x04\x12\x12\n\nprefix_len\x18\x04 \x01(\x04\x12\x10\n\x08\x66rontier\x18\x05 \x01(\t\x12\x19\n\x11target_generation\x18\x06 \x01(\x04\x12\'\n\x04plan\x18\x07 \x03(\x0b\x32\x19.draftproof.v1.SourcePlan\x12O\n\x12source_generations\x18\x08 \x03(\x0b\x32\x33.draftproof.v1.RoundManifest.SourceGenerationsEntry\x12\x17\n\x0flive_generation\x18\t \x01(\x04\x12\x0c\n\x04hash\x18\n \x01(\t\x1a\x38\n\x16SourceGenerationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,20 +37,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MANIFEST_RELEASESENTRY']._serialized_options = b'8\001'
   _globals['_MANIFEST_OPTIONSENTRY']._loaded_options = None
   _globals['_MANIFEST_OPTIONSENTRY']._serialized_options = b'8\001'
+  _globals['_MANIFEST_INDEXESENTRY']._loaded_options = None
+  _globals['_MANIFEST_INDEXESENTRY']._serialized_options = b'8\001'
   _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._loaded_options = None
   _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._serialized_options = b'8\001'
   _globals['_TARGETIDENTITY']._serialized_start=131
-  _globals['_TARGETIDENTITY']._serialized_end=338
-  _globals['_MANIFEST']._serialized_start=341
-  _globals['_MANIFEST']._serialized_end=854
-  _globals['_MANIFEST_RELEASESENTRY']._serialized_start=759
-  _globals['_MANIFEST_RELEASESENTRY']._serialized_end=806
-  _globals['_MANIFEST_OPTIONSENTRY']._serialized_start=808
-  _globals['_MANIFEST_OPTIONSENTRY']._serialized_end=854
-  _globals['_SOURCEPLAN']._serialized_start=856
-  _globals['_SOURCEPLAN']._serialized_end=924
-  _globals['_ROUNDMANIFEST']._serialized_start=927
-  _globals['_ROUNDMANIFEST']._serialized_end=1287
-  _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._serialized_start=1231
-  _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._serialized_end=1287
+  _globals['_TARGETIDENTITY']._serialized_end=356
+  _globals['_MANIFEST']._serialized_start=359
+  _globals['_MANIFEST']._serialized_end=991
+  _globals['_MANIFEST_RELEASESENTRY']._serialized_start=848
+  _globals['_MANIFEST_RELEASESENTRY']._serialized_end=895
+  _globals['_MANIFEST_OPTIONSENTRY']._serialized_start=897
+  _globals['_MANIFEST_OPTIONSENTRY']._serialized_end=943
+  _globals['_MANIFEST_INDEXESENTRY']._serialized_start=945
+  _globals['_MANIFEST_INDEXESENTRY']._serialized_end=991
+  _globals['_SOURCEPLAN']._serialized_start=993
+  _globals['_SOURCEPLAN']._serialized_end=1061
+  _globals['_ROUNDMANIFEST']._serialized_start=1064
+  _globals['_ROUNDMANIFEST']._serialized_end=1424
+  _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._serialized_start=1368
+  _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._serialized_end=1424
 # @@protoc_insertion_point(module_scope)

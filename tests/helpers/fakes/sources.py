@@ -187,6 +187,7 @@ class FakeRetriever:
         self.recorded: list[PublishedOutput] = []
         self.live = 0
         self.live_gone = False
+        self.answers_from = ""
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -225,16 +226,19 @@ class FakeRetriever:
             raise NotFound("index", f"no index {query.index!r}")
         if query.release != self.release:
             raise FailedPrecondition("release", f"{query.release!r} is not served, {self.release!r} is")
+        answer = Retrieval(
+            compute_us=3.0, release=self.answers_from or query.release, live_generation=query.live_generation
+        )
         if self.live_gone and query.live_generation:
-            return Retrieval(live_generation=query.live_generation, live_gone=True)
+            return replace(answer, live_gone=True)
         corpus, suffix = list(self.indexes[query.index]), query.suffix.tolist()
         for length in range(min(query.max_match, len(suffix)), query.min_match - 1, -1):
             ends = [e for e in range(length, len(corpus)) if corpus[e - length : e] == suffix[len(suffix) - length :]]
             if ends:
-                return self._trie([corpus[e : e + query.max_depth] for e in ends], length, query.node_budget)
-        return Retrieval(compute_us=3.0)
+                return self._trie(answer, [corpus[e : e + query.max_depth] for e in ends], length, query.node_budget)
+        return answer
 
-    def _trie(self, continuations: Sequence[Sequence[int]], length: int, budget: int) -> Retrieval:
+    def _trie(self, answer: Retrieval, continuations: Sequence[Sequence[int]], length: int, budget: int) -> Retrieval:
         counts: dict[tuple[int, ...], int] = {}
         for continuation in continuations:
             for depth in range(1, len(continuation) + 1):
@@ -243,7 +247,8 @@ class FakeRetriever:
         paths = sorted(counts, key=lambda path: (-counts[path], len(path), path))
         kept = paths[:budget]
         row = {path: i for i, path in enumerate(kept)}
-        return Retrieval(
+        return replace(
+            answer,
             match_length=length,
             match_count=len(continuations),
             tokens=np.array([path[-1] for path in kept], dtype=np.int64),
@@ -251,5 +256,4 @@ class FakeRetriever:
             depths=np.array([len(path) for path in kept], dtype=np.int64),
             counts=np.array([counts[path] for path in kept], dtype=np.int64),
             truncated=len(paths) > budget,
-            compute_us=3.0,
         )

@@ -156,3 +156,12 @@ async def test_cached_prompt_tokens_are_counted_in_usage_metrics_and_trace(bench
     assert bench.metric(names.METRIC_PREFIX_HITS) == {None: 3}
     (root,) = bench.named(names.SPAN_GENERATE)
     assert root.attributes[names.GEN_AI_CACHED_TOKENS] == 3
+
+
+async def test_a_client_that_goes_away_leaves_the_finish_reason_cancelled_in_the_trace(bench):
+    events = bench.orchestrator.generate(REQUEST)
+    await anext(events)
+    await events.aclose()
+    (root,) = (span for span in bench.spans() if span.name == names.SPAN_GENERATE)
+    assert root.attributes[names.GEN_AI_FINISH_REASONS] == ("cancelled",)
+    assert root.status.status_code is StatusCode.UNSET

@@ -150,6 +150,7 @@ targets = st.builds(
     backend=texts,
     hardware=texts,
     row_invariant_up_to=counts,
+    batching=texts,
 )
 
 manifests = st.builds(
@@ -163,6 +164,8 @@ manifests = st.builds(
     max_depth=counts,
     releases=st.dictionaries(names, digests, max_size=2),
     options=st.dictionaries(names, whole, max_size=2),
+    indexes=st.dictionaries(names, names, max_size=2),
+    tenant=texts,
     parent=digests,
 )
 
