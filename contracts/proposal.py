@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from contracts.draft_law import DraftLaw, check_law
 from contracts.errors import FailedPrecondition, InvalidArgument
-from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology, check_parents
+from contracts.topology import (
+    MetadataNode,
+    ProbabilitySemantics,
+    SamplingRelation,
+    Topology,
+    check_parents,
+    materialise,
+)
 
 MAX_NODES = 512
 _NOT_DRAWN = frozenset({SamplingRelation.DETERMINISTIC_LOOKUP, SamplingRelation.BEAM})
@@ -64,7 +71,8 @@ class Proposal:
     """The offer of `source` under the round manifest `round_hash`.
 
     Siblings stand in draw order, duplicates kept. `laws` maps a parent node (-1: the anchor) to the law its children
-    were drawn from; it is present exactly for normalized_conditional semantics.
+    were drawn from; it is present exactly for normalized_conditional semantics. `more_parents`, of a metadata graph only:
+    a node's parents beside `parent`; such a graph leaves its proposer unfolded (`unfold`).
     """
 
     source: str
@@ -76,6 +84,28 @@ class Proposal:
     laws: Mapping[int, DraftLaw] = field(default_factory=dict)
     state: StateHandle = StateHandle()
     cost: SourceCost = SourceCost()
+    more_parents: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+def unfold(proposal: Proposal, *, limit: int) -> Proposal:
+    """A metadata graph as the tree of its distinct paths: a node under several parents becomes a candidate under each,
+    because target state belongs to the full prefix. Scores come along. Breadth first.
+
+    Raises InvalidArgument for laws (a law belongs to one prefix), for parents that are no earlier nodes, and where there are
+    more than `limit` paths.
+    """
+    if proposal.laws:
+        raise InvalidArgument("proposal.laws", "a metadata graph has none: a law belongs to one full prefix")
+    graph = [
+        MetadataNode(node.token, (node.parent, *proposal.more_parents.get(index, ())))
+        for index, node in enumerate(proposal.nodes)
+    ]
+    tokens, parents, owners = materialise(graph, limit=limit)
+    nodes: list[ProposalNode] = []
+    for token, parent, owner in zip(tokens, parents, owners, strict=True):
+        depth = 1 if parent < 0 else nodes[parent].depth + 1
+        nodes.append(proposal.nodes[owner]._replace(token=token, parent=parent, depth=depth))
+    return replace(proposal, nodes=tuple(nodes), topology=Topology.TREE, more_parents={})
 
 
 def check_proposal(

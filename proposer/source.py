@@ -32,7 +32,8 @@ class Source(Protocol):
         ...
 
     def propose(self, request: ProposeRequest) -> Proposal:
-        """Candidates after `request.prefix`, at most `node_budget`, at most `max_depth` deep, possibly none.
+        """Candidates after `request.prefix`, at most `node_budget`, at most `max_depth` deep, possibly none. A source that
+        declares trees may offer a metadata graph, whose nodes have several parents: the host unfolds it.
 
         A repeated request gives the same nodes. Raises InvalidArgument for options that its description does not hold or
         whose value is out of range, ResourceExhausted when the source's own state has no room.

@@ -12,7 +12,7 @@ import numpy as np
 from contracts.capability import (
     SourceDescription,
 )
-from contracts.draft_law import DraftLaw, point_law
+from contracts.draft_law import DraftLaw
 from contracts.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from contracts.hidden import HIDDEN_BASE, HiddenRows, joined
 from contracts.manifest import Manifest
@@ -23,6 +23,7 @@ from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, Re
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from tests.helpers.fakes.target import VOCAB, FakeTokenizer, Logits
 from tests.helpers.fakes.verifier import fake_rows
+from tests.helpers.proposals import point_law
 
 Draft = Callable[[ProposeRequest], Sequence[int]]
 

@@ -6,7 +6,7 @@ import pytest
 
 from contracts.draft_law import DraftLaw, law_from_probabilities
 from contracts.errors import FailedPrecondition, InvalidArgument
-from contracts.proposal import Proposal, check_proposal
+from contracts.proposal import Proposal, check_proposal, unfold
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from tests.helpers.proposals import drawn_proposal, paths_proposal
 
@@ -96,3 +96,25 @@ def test_an_offer_made_under_another_round_is_refused() -> None:
 def test_an_oversized_offer_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="at most 2"):
         check_proposal(CHAIN, vocab_size=10, max_nodes=2)
+
+
+def test_a_metadata_graph_unfolds_into_a_tree_of_its_paths_scores_and_all() -> None:
+    # 1 and 9 both lead to 2, which leads to 3.
+    flat = paths_proposal("planner", [[1], [9], [2], [3]], semantics=ProbabilitySemantics.SCORE_ONLY)
+    linked = node(node(flat, 2, parent=0, score=-2.0), 3, parent=2)
+    plan = replace(linked, topology=Topology.METADATA_GRAPH, more_parents={2: (1,)})
+    tree = unfold(plan, limit=6)
+    check_proposal(tree, vocab_size=10, round_hash="r")
+    assert [(one.token, one.parent, one.depth, one.score) for one in tree.nodes] == [
+        (1, -1, 1, None),
+        (9, -1, 1, None),
+        (2, 0, 2, -2.0),
+        (2, 1, 2, -2.0),
+        (3, 2, 3, None),
+        (3, 3, 3, None),
+    ]
+    assert tree.topology is Topology.TREE
+    with pytest.raises(InvalidArgument, match="more than 5 rows"):
+        unfold(plan, limit=5)
+    with pytest.raises(InvalidArgument, match="one full prefix"):
+        unfold(replace(plan, laws={-1: LAW}), limit=6)
