@@ -10,9 +10,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import Result
 from rich.console import Console
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from contracts.errors import InvalidArgument, Unavailable
 from orchestrator.events import GenerateEvent
@@ -120,10 +119,12 @@ async def test_without_an_endpoint_the_one_of_the_settings_is_asked(monkeypatch:
 async def test_local_exports_telemetry_until_the_orchestrator_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[str] = []
 
+    orchestrating = Client("")
+
     @asynccontextmanager
-    async def local(_: AllSettings) -> AsyncIterator[str]:
+    async def local(_: AllSettings) -> AsyncIterator[Client]:
         happened.append("loaded")
-        yield "an orchestrator"
+        yield orchestrating
         happened.append("closed")
 
     def start(service: str) -> object:
@@ -134,7 +135,7 @@ async def test_local_exports_telemetry_until_the_orchestrator_is_gone(monkeypatc
     monkeypatch.setattr(telemetry, "start", start)
     monkeypatch.setattr(console, "fetch_model", lambda *_: None)
     async with requests.generating(local=True, endpoint="") as source:
-        assert source == "an orchestrator"
+        assert source is orchestrating
     assert happened == ["draftproof-local", "loaded", "closed", "flushed"]
 
 
