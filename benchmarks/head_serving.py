@@ -105,7 +105,7 @@ async def run(head: str, per_category: int, tokens: int, changes: dict[str, obje
     # The last of each category only warms up.
     warming = drawn[per_category :: per_category + 1]
     prompts = [*warming, *(prompt for prompt in drawn if prompt not in warming)]
-    async with running_stack(settings, lambda *_: None, logs=logs) as stack:
+    async with running_stack(settings, lambda *_: None, logs=logs, redis_dir="benchmark-redis") as stack:
         client = GenerateClient(stack.endpoints["orchestrator"])
         try:
             for number, prompt in enumerate(prompts):

@@ -174,7 +174,7 @@ async def run(head: Path, rounds: int) -> dict[str, float | int | str | bool]:
         settings = load(AllSettings, cache_dir=cache, head=str(head), link_dir=links, **_PORTS)
         logs = cache / "benchmark-logs"
         logs.mkdir(parents=True, exist_ok=True)
-        async with running_stack(settings, lambda *_: None, logs=logs) as stack:
+        async with running_stack(settings, lambda *_: None, logs=logs, redis_dir="benchmark-redis") as stack:
             ends = {name: stack.endpoints[name] for name in ("verifier", "proposer")}
             for way in ("link", "grpc"):
                 paths = {name: link_to(Path(links), name, end) if way == "link" else None for name, end in ends.items()}

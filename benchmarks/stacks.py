@@ -46,7 +46,7 @@ async def serving(dtype: str, cache: Path, progress: Progress, **changes: object
     settings = load(AllSettings, cache_dir=cache, dtype=dtype, **_PORTS, **changes)
     logs = cache / "benchmark-logs"
     logs.mkdir(parents=True, exist_ok=True)
-    async with running_stack(settings, lambda *_: None, logs=logs) as stack:
+    async with running_stack(settings, lambda *_: None, logs=logs, redis_dir="benchmark-redis") as stack:
         store = RedisStore(stack.redis_url, namespace=settings.redis_namespace)
         try:
             await asyncio.to_thread(

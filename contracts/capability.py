@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.graph import CandidateGraph
+from contracts.options import SourceOption
 from contracts.sampling import SamplingPolicy
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 
@@ -50,6 +52,7 @@ class SourceDescription:
     """A proposer's declaration. `version` is the digest of what shapes its offers; digests bind it to its target.
 
     `taps`: the target's hidden rows that it reads (contracts/hidden.py); the verifier exports those of all bound sources.
+    `options`: what requests may set of it.
     """
 
     name: str
@@ -62,6 +65,11 @@ class SourceDescription:
     target_digest: str = ""
     max_nodes: int = 64
     taps: tuple[str, ...] = ()
+    options: tuple[SourceOption, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain mapping of every field, for manifests."""
+        return {**self.__dict__, "options": [dict(option.__dict__) for option in self.options]}
 
 
 def taps_of(sources: Iterable[SourceDescription]) -> tuple[str, ...]:

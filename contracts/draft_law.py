@@ -62,11 +62,6 @@ class DraftLaw:
         return int(self.token_ids[int(np.searchsorted(np.cumsum(self.weights), bits32, side="right"))])
 
 
-def point_law(token_id: int) -> DraftLaw:
-    """All mass on one token: the law of a deterministic guess used as a draw."""
-    return DraftLaw(np.array([token_id], dtype=np.int64), np.array([TOTAL], dtype=np.int64))
-
-
 def law_from_probabilities(token_ids: npt.ArrayLike, probabilities: npt.ArrayLike, *, support: int = 64) -> DraftLaw:
     """Defines a law from the `support` likeliest of the given tokens, by largest remainders; ties to the lower token id.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 COMPONENTS = ("proposal", "retrieval", "packing", "wire", "queue", "verify", "selection", "state", "other")
@@ -101,6 +101,33 @@ class LedgerSum:
     def speedup(self) -> float:
         """Against the target's own one-row step (C_AR * committed / round_cost); 0 where that step was not measured."""
         return self.plain_step_us * self.committed / self.total_us if self.total_us else 0.0
+
+
+def add_sums(sums: Sequence[LedgerSum]) -> LedgerSum:
+    """The sums of several requests as one; `plain_step_us` is the first's. Raises IndexError for none."""
+
+    def total(name: str) -> int:
+        return sum(getattr(one, name) for one in sums)
+
+    def merged(name: str) -> dict[str, int]:
+        out: dict[str, int] = {}
+        for one in sums:
+            _add(out, getattr(one, name))
+        return out
+
+    return LedgerSum(
+        rounds=total("rounds"),
+        components_us={name: sum(one.components_us[name] for one in sums) for name in COMPONENTS},
+        committed=total("committed"),
+        candidates=total("candidates"),
+        accepted=total("accepted"),
+        proposed_by=merged("proposed_by"),
+        accepted_by=merged("accepted_by"),
+        failed_by=merged("failed_by"),
+        plain_step_us=sums[0].plain_step_us,
+        missed_by=merged("missed_by"),
+        truncated_by=merged("truncated_by"),
+    )
 
 
 def sum_ledgers(rounds: Iterable[RoundLedger], *, plain_step_us: float = 0.0) -> LedgerSum:

@@ -68,7 +68,11 @@ class _Sealed(ABC):
 
 @dataclass(frozen=True)
 class TargetIdentity:
-    """The target as the verifier service sees it. Digests are SHA-256 hex of the files' contents."""
+    """The target as the verifier service sees it. Digests are SHA-256 hex of the files' contents.
+
+    batching: the batch regime that its passes run under, which beyond `row_invariant_up_to` rows may show in the last bits
+    of its logits; "" where it is not stated.
+    """
 
     model: str
     checkpoint_digest: str
@@ -79,6 +83,7 @@ class TargetIdentity:
     backend: str
     hardware: str
     row_invariant_up_to: int = 0
+    batching: str = ""
 
     @property
     def strict_rows(self) -> int | None:
@@ -88,10 +93,11 @@ class TargetIdentity:
 
 @dataclass(frozen=True)
 class Manifest(_Sealed):
-    """What one session acts under. `sampling` is SamplingPolicy.to_json(); `releases` maps a source to its index release,
-    `options` a source's option ("<source>.<name>") to the request's value. budget: "fixed" or "adaptive", the policy that
-    chooses what is verified. strict: the text is bit for bit that of plain decoding on this target
-    (docs/decisions/0018-under-load.md).
+    """What one session acts under. `sampling` is SamplingPolicy.to_json(); `releases` and `indexes` map a source to its
+    index's release and name, `options` a source's option ("<source>.<name>") to the request's value. `tenant`: whose; live
+    outputs belong to an index and a tenant, so a live generation names them only together with these. budget: "fixed" or
+    "adaptive", the policy that chooses what is verified. strict: the text is bit for bit that of plain decoding on this
+    target (docs/decisions/0018-under-load.md).
     """
 
     target: TargetIdentity
@@ -105,6 +111,8 @@ class Manifest(_Sealed):
     strict: bool = False
     releases: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, int] = field(default_factory=dict)
+    indexes: Mapping[str, str] = field(default_factory=dict)
+    tenant: str = ""
     topology_compiler: str = TOPOLOGY_COMPILER
     rng: str = RNG_POLICY
     parent: str = ""
@@ -113,7 +121,7 @@ class Manifest(_Sealed):
         return {
             "target": dict(self.target.__dict__),
             "sampling": dict(self.sampling),
-            "sources": [dict(source.__dict__) for source in self.sources],
+            "sources": [source.to_json() for source in self.sources],
             "verifier": self.verifier,
             "exactness": self.exactness,
             "node_budget": self.node_budget,
@@ -122,6 +130,8 @@ class Manifest(_Sealed):
             "strict": self.strict,
             "releases": dict(self.releases),
             "options": dict(self.options),
+            "indexes": dict(self.indexes),
+            "tenant": self.tenant,
             "topology_compiler": self.topology_compiler,
             "rng": self.rng,
             "parent": self.parent,

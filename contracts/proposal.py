@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from contracts.draft_law import DraftLaw, check_law
 from contracts.errors import FailedPrecondition, InvalidArgument
-from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology, check_parents
+from contracts.topology import (
+    MetadataNode,
+    ProbabilitySemantics,
+    SamplingRelation,
+    Topology,
+    check_parents,
+    materialise,
+)
 
 MAX_NODES = 512
+_NOT_DRAWN = frozenset({SamplingRelation.DETERMINISTIC_LOOKUP, SamplingRelation.BEAM})
+# Lowest and highest score that a node may have.
+_SCORES: Mapping[ProbabilitySemantics, tuple[float, float]] = {
+    ProbabilitySemantics.NORMALIZED_CONDITIONAL: (-sys.float_info.max, sys.float_info.max),
+    ProbabilitySemantics.SCORE_ONLY: (-sys.float_info.max, sys.float_info.max),
+    ProbabilitySemantics.FREQUENCY: (0.0, sys.float_info.max),
+    ProbabilitySemantics.ABSENT: (math.inf, -math.inf),
+}
 
 
 class ProposalNode(NamedTuple):
-    """One proposed token. `q` is the law's probability (never a score); `score` only ranks.
+    """One proposed token. `q` is the law's probability (never a score); `score` only ranks: a count under frequency
+    semantics, any finite number under others, none under absent ones. `source` is the proposal's.
 
     A tuple: a round makes dozens, and each takes a fifth of the time that a frozen dataclass does.
     """
@@ -53,7 +71,8 @@ class Proposal:
     """The offer of `source` under the round manifest `round_hash`.
 
     Siblings stand in draw order, duplicates kept. `laws` maps a parent node (-1: the anchor) to the law its children
-    were drawn from; it is present exactly for normalized_conditional semantics.
+    were drawn from; it is present exactly for normalized_conditional semantics. `more_parents`, of a metadata graph only:
+    a node's parents beside `parent`; such a graph leaves its proposer unfolded (`unfold`).
     """
 
     source: str
@@ -65,6 +84,28 @@ class Proposal:
     laws: Mapping[int, DraftLaw] = field(default_factory=dict)
     state: StateHandle = StateHandle()
     cost: SourceCost = SourceCost()
+    more_parents: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+def unfold(proposal: Proposal, *, limit: int) -> Proposal:
+    """A metadata graph as the tree of its distinct paths: a node under several parents becomes a candidate under each,
+    because target state belongs to the full prefix. Scores come along. Breadth first.
+
+    Raises InvalidArgument for laws (a law belongs to one prefix), for parents that are no earlier nodes, and where there are
+    more than `limit` paths.
+    """
+    if proposal.laws:
+        raise InvalidArgument("proposal.laws", "a metadata graph has none: a law belongs to one full prefix")
+    graph = [
+        MetadataNode(node.token, (node.parent, *proposal.more_parents.get(index, ())))
+        for index, node in enumerate(proposal.nodes)
+    ]
+    tokens, parents, owners = materialise(graph, limit=limit)
+    nodes: list[ProposalNode] = []
+    for token, parent, owner in zip(tokens, parents, owners, strict=True):
+        depth = 1 if parent < 0 else nodes[parent].depth + 1
+        nodes.append(proposal.nodes[owner]._replace(token=token, parent=parent, depth=depth))
+    return replace(proposal, nodes=tuple(nodes), topology=Topology.TREE, more_parents={})
 
 
 def check_proposal(
@@ -86,30 +127,62 @@ def check_proposal(
         if not -1 <= parent < len(nodes):
             raise InvalidArgument("proposal.laws", f"parent {parent} is outside [-1, {len(nodes)})")
         check_law(law, vocab_size=vocab_size, field=f"proposal.laws[{parent}]")
-    for index, node in enumerate(nodes):
-        here = f"proposal.nodes[{index}]"
-        if not 0 <= node.token < vocab_size:
-            raise InvalidArgument(f"{here}.token", f"{node.token} is outside [0, {vocab_size})")
-        depth = 1 if node.parent < 0 else nodes[node.parent].depth + 1
-        if node.depth != depth:
-            raise InvalidArgument(f"{here}.depth", f"{node.depth}, its parent makes it {depth}")
-        if node.q is not None and not 0.0 <= node.q <= 1.0:
-            raise InvalidArgument(f"{here}.q", f"{node.q} is outside [0, 1]")
-        if node.score is not None and node.score != node.score:
-            raise InvalidArgument(f"{here}.score", "is NaN")
+    if with_law and proposal.relation in _NOT_DRAWN:
+        raise InvalidArgument("proposal.relation", f"{proposal.relation} draws nothing, so its tokens have no law")
+    owner, lowest, highest = proposal.source, *_SCORES[proposal.semantics]
+    for index, (token, parent, depth, source, _, q, score) in enumerate(nodes):
+        if not 0 <= token < vocab_size:
+            raise InvalidArgument(f"proposal.nodes[{index}].token", f"{token} is outside [0, {vocab_size})")
+        if depth != (1 if parent < 0 else nodes[parent].depth + 1):
+            raise InvalidArgument(f"proposal.nodes[{index}].depth", f"{depth} is not one more than its parent's")
+        if source != owner:
+            raise InvalidArgument(f"proposal.nodes[{index}].source", f"{source!r} in an offer of {owner!r}")
         if with_law:
-            drawn_from = proposal.laws.get(node.parent)
-            if drawn_from is None:
-                raise InvalidArgument(f"{here}.q", f"no law given for parent {node.parent}")
-            if node.q != drawn_from.probability(node.token):
-                raise InvalidArgument(
-                    f"{here}.q", f"{node.q} differs from its law's {drawn_from.probability(node.token)}"
-                )
-            if node.q == 0.0 and proposal.relation is not SamplingRelation.WITHOUT_REPLACEMENT:
-                raise InvalidArgument(f"{here}.q", "a drawn token has probability 0 in its law")
-        elif node.q is not None:
-            raise InvalidArgument(f"{here}.q", f"given under {proposal.semantics} semantics; ranks belong in score")
+            _check_drawn(proposal, index, token, parent, q)
+        elif q is not None:
+            raise _refused_q(index, q, proposal.semantics)
+        if score is not None and not lowest <= score <= highest:
+            raise _refused_score(index, score, proposal.semantics)
+    if proposal.relation is SamplingRelation.WITHOUT_REPLACEMENT:
+        _check_distinct(proposal)
     _check_shape(proposal)
+
+
+def _check_drawn(proposal: Proposal, index: int, token: int, parent: int, q: float | None) -> None:
+    here = f"proposal.nodes[{index}].q"
+    law = proposal.laws.get(parent)
+    if law is None:
+        raise InvalidArgument(here, f"no law given for parent {parent}")
+    if q != law.probability(token):
+        raise InvalidArgument(here, f"{q} differs from its law's {law.probability(token)}")
+    if q == 0.0 and proposal.relation is not SamplingRelation.WITHOUT_REPLACEMENT:
+        raise InvalidArgument(here, "a drawn token has probability 0 in its law")
+
+
+def _refused_q(index: int, q: float, semantics: ProbabilitySemantics) -> InvalidArgument:
+    here = f"proposal.nodes[{index}].q"
+    if not 0.0 <= q <= 1.0:
+        return InvalidArgument(here, f"{q} is outside [0, 1]")
+    return InvalidArgument(here, f"given under {semantics} semantics; ranks belong in score")
+
+
+def _refused_score(index: int, score: float, semantics: ProbabilitySemantics) -> InvalidArgument:
+    here = f"proposal.nodes[{index}].score"
+    if not math.isfinite(score):
+        return InvalidArgument(here, f"{score} is not finite")
+    if semantics is ProbabilitySemantics.FREQUENCY:
+        return InvalidArgument(here, f"{score} is negative, and counts are not")
+    return InvalidArgument(here, f"given under {semantics} semantics")
+
+
+def _check_distinct(proposal: Proposal) -> None:
+    seen: set[tuple[int, int]] = set()
+    for index, node in enumerate(proposal.nodes):
+        if (node.parent, node.token) in seen:
+            raise InvalidArgument(
+                f"proposal.nodes[{index}].token", f"{node.token} is drawn twice from parent {node.parent}"
+            )
+        seen.add((node.parent, node.token))
 
 
 def _check_shape(proposal: Proposal) -> None:

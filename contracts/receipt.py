@@ -9,7 +9,7 @@ from contracts.hidden import HiddenRows
 
 
 class FinishReason(StrEnum):
-    """Why generation ended; empty while it goes on."""
+    """Why generation ended; empty while it goes on. Cancelled is for traces: who went away gets no final message."""
 
     NONE = ""
     STOP = "stop"

@@ -7,7 +7,7 @@ is in models/laws.py). Every field is honoured by every verifier or refused at a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,8 +80,22 @@ def _token_ids(name: str, ids: tuple[int, ...], vocab_size: int, limit: int) -> 
             raise InvalidArgument(f"sampling.{name}", f"token id {token} is outside [0, {vocab_size})")
 
 
-def check_sampling(policy: SamplingPolicy, *, vocab_size: int) -> None:
-    """Raises InvalidArgument naming the field and its limit."""
+def _check_something_left(policy: SamplingPolicy, vocab_size: int, eos_ids: Collection[int]) -> None:
+    """Bans may not leave a node without any token: its law would be empty."""
+    banned = set(policy.banned_ids)
+    if policy.allowed_ids and not set(policy.allowed_ids) - banned:
+        raise InvalidArgument("sampling.allowed_ids", "every allowed id is banned")
+    if not policy.min_tokens:
+        return
+    banned |= {*policy.stop_ids, *eos_ids}
+    if not set(policy.allowed_ids) - banned if policy.allowed_ids else len(banned) >= vocab_size:
+        raise InvalidArgument(
+            "sampling.min_tokens", "every id that is left ends the text, and those are banned till then"
+        )
+
+
+def check_sampling(policy: SamplingPolicy, *, vocab_size: int, eos_ids: Collection[int] = ()) -> None:
+    """eos_ids: the target's, where they are known. Raises InvalidArgument naming the field and its limit."""
     _number("temperature", policy.temperature, 0.0, 100.0)
     if 0.0 < policy.temperature < 1e-3:
         raise InvalidArgument("sampling.temperature", f"{policy.temperature} is in (0, 0.001); use 0 for greedy")
@@ -97,6 +111,8 @@ def check_sampling(policy: SamplingPolicy, *, vocab_size: int) -> None:
     _number("min_tokens", policy.min_tokens, 0, policy.max_tokens)
     if policy.logprobs is not None:
         _number("logprobs", policy.logprobs, 0, MAX_LOGPROBS)
+    elif policy.raw_logprobs:
+        raise InvalidArgument("sampling.raw_logprobs", "is set, but logprobs is not: nothing would be reported")
     if len(policy.logit_bias) > MAX_LOGIT_BIAS:
         raise InvalidArgument("sampling.logit_bias", f"{len(policy.logit_bias)} entries, at most {MAX_LOGIT_BIAS}")
     _token_ids("logit_bias", tuple(policy.logit_bias), vocab_size, MAX_LOGIT_BIAS)
@@ -104,9 +120,8 @@ def check_sampling(policy: SamplingPolicy, *, vocab_size: int) -> None:
         _number("logit_bias", value, -100.0, 100.0)
     _token_ids("banned_ids", policy.banned_ids, vocab_size, vocab_size - 1)
     _token_ids("allowed_ids", policy.allowed_ids, vocab_size, vocab_size)
-    if policy.allowed_ids and not set(policy.allowed_ids) - set(policy.banned_ids):
-        raise InvalidArgument("sampling.allowed_ids", "every allowed id is banned")
     _token_ids("stop_ids", policy.stop_ids, vocab_size, MAX_STOP_IDS)
+    _check_something_left(policy, vocab_size, eos_ids)
     if len(policy.stop_strings) > MAX_STOP_STRINGS:
         raise InvalidArgument(
             "sampling.stop_strings", f"{len(policy.stop_strings)} entries, at most {MAX_STOP_STRINGS}"

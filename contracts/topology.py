@@ -6,7 +6,7 @@ alias: a candidate's input row, its predictor row (its parent, or the anchor) an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -73,11 +73,6 @@ def ancestor_mask(parents: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def position_ids(parents: npt.NDArray[np.int64], prefix_len: int) -> npt.NDArray[np.int64]:
-    """Absolute positions, int64 [N]: prefix_len + depth - 1. Siblings share one."""
-    return prefix_len + depths_of(parents) - 1
-
-
 def path_to(parents: npt.NDArray[np.int64], row: int) -> tuple[int, ...]:
     """Rows from a child of the anchor down to `row`; empty for the anchor."""
     path: list[int] = []
@@ -102,7 +97,6 @@ class MetadataNode:
 
     token: int
     parents: tuple[int, ...]
-    score: float | None = None
 
 
 def materialise(nodes: Sequence[MetadataNode], *, limit: int) -> tuple[list[int], list[int], list[int]]:
@@ -135,11 +129,3 @@ def materialise(nodes: Sequence[MetadataNode], *, limit: int) -> tuple[list[int]
         owners.append(index)
         queue.extend((child, row) for child in children.get(index, []))
     return tokens, rows, owners
-
-
-def group_by_parent(parents: npt.NDArray[np.int64]) -> Mapping[int, tuple[int, ...]]:
-    """Children of each parent in row order."""
-    out: dict[int, list[int]] = {}
-    for row, parent in enumerate(parents.tolist()):
-        out.setdefault(parent, []).append(row)
-    return {parent: tuple(rows) for parent, rows in out.items()}

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from contracts.capability import SourceDescription, VerifierCapability, admit, check_made_for, choose
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.manifest import Manifest
+from contracts.options import check_options
 from contracts.ports import Tokenizer, VerifierDescription
 from contracts.retrieval import IndexDescription
 from contracts.sampling import SamplingPolicy, check_sampling
 from orchestrator.catalogue import View
 from orchestrator.request import GenerateRequest, check_budget
-from orchestrator.retrieval_source import RETRIEVAL, describe_retrieval, is_retrieval
+from orchestrator.retrieval_source import RETRIEVAL, describe_retrieval, index_of, is_retrieval
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.strictness import strict_budget
 
@@ -46,7 +47,7 @@ def admit_request(
     served = view.verifier
     node_limit = min(settings.max_node_budget, served.max_rows)
     check_budget(request, node_limit)
-    check_sampling(request.policy, vocab_size=served.target.vocab_size)
+    check_sampling(request.policy, vocab_size=served.target.vocab_size, eos_ids=served.eos_ids)
     if tokenizer.digest != served.target.tokenizer_digest:
         raise FailedPrecondition("tokenizer", "the orchestrator's tokenizer is not the target's")
     prompt = _encode(request, tokenizer, served)
@@ -56,7 +57,12 @@ def admit_request(
     off = budget == 0 or not request.speculation or request.sources == ()
     if request.strict:
         budget = strict_budget(0 if off else budget, capability, served.target)
-    bindings, absent = ((), {}) if off else _bind_sources(request, view, settings, node_limit)
+    bindings, absent = _bind_sources(request, view, settings, node_limit)
+    for binding in bindings:
+        name = binding.description.name
+        check_options(request.options.get(name, {}), binding.description.options, path=f"options.{name}")
+    if off:
+        bindings, absent = (), {}
     admit(
         capability,
         [binding.description for binding in bindings],
@@ -76,6 +82,8 @@ def admit_request(
         budget=_policy_of(request, capability, settings),
         strict=request.strict,
         releases={b.description.name: b.index.release for b in bindings if b.index is not None},
+        indexes={b.description.name: b.index.index for b in bindings if b.index is not None},
+        tenant=request.tenant,
         options={f"{source}.{name}": n for source, chosen in request.options.items() for name, n in chosen.items()},
     )
     if request.expected_manifest_hash and request.expected_manifest_hash != manifest.hash:
@@ -140,8 +148,17 @@ def _bind_sources(
         if request.sources is not None and None not in peers:
             known = ", ".join(sorted(_known(view))) or "none"
             raise InvalidArgument("sources", f"unknown source {name!r}; known: {known}")
-        absent[name] = "its service has not answered yet" if None in peers else "no service offers it"
+        absent[name] = _why_absent(name, view)
     return tuple(bindings), absent
+
+
+def _why_absent(name: str, view: View) -> str:
+    if None in (view.retrievers if is_retrieval(name) else view.proposers):
+        return "its service has not answered yet"
+    served = sorted({index.index for indexes in view.retrievers for index in indexes or ()})
+    if name == RETRIEVAL and len(served) > 1:
+        return f"several indexes are served, and none of them is the default: {', '.join(served)}"
+    return "no service offers it"
 
 
 def _find(name: str, view: View) -> Binding | None:
@@ -156,7 +173,7 @@ def _bind_index(
     name: str, request: GenerateRequest, view: View, settings: OrchestratorSettings, node_limit: int
 ) -> Binding | None:
     served = {index.index: (port, index) for port, all_ in enumerate(view.retrievers) for index in all_ or ()}
-    wanted = request.indexes.get(name) or name.removeprefix(RETRIEVAL).removeprefix(":") or settings.default_index
+    wanted = request.indexes.get(name) or index_of(name) or settings.default_index
     if not wanted and len(served) > 1 and request.sources is not None:
         raise InvalidArgument(f"indexes.{name}", f"several indexes are served, name one of {', '.join(sorted(served))}")
     if not wanted and len(served) == 1:
@@ -166,7 +183,15 @@ def _bind_index(
             raise InvalidArgument(f"indexes.{name}", f"unknown index {wanted!r}; known: {', '.join(sorted(served))}")
         return None
     port, index = served[wanted]
-    return Binding(describe_retrieval(name, index, max_nodes=node_limit), port, index)
+    description = describe_retrieval(
+        name,
+        index,
+        max_nodes=node_limit,
+        max_suffix=settings.max_suffix,
+        min_match=settings.retrieval_min_match,
+        spec_factor=settings.retrieval_spec_factor,
+    )
+    return Binding(description, port, index)
 
 
 def _unfit(source: SourceDescription, request: GenerateRequest, view: View) -> str:

@@ -93,6 +93,11 @@ class Orchestrator:
         except Exception as error:
             spans.failed(error)
             raise
+        except (asyncio.CancelledError, GeneratorExit):
+            # Nobody hears a final message any more; the trace says how it ended.
+            if run.finish is FinishReason.NONE:
+                spans.cancelled()
+            raise
         finally:
             spans.end()
             await self._close(run)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from contracts.capability import SourceDescription
-from contracts.errors import InvalidArgument
+from contracts.errors import FailedPrecondition, InvalidArgument
+from contracts.options import SourceOption
 from contracts.ports import ProposeRequest, RetrieverPort
 from contracts.proposal import Proposal, ProposalNode, SourceCost
 from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 
 RETRIEVAL = "retrieval"
+MIN_MATCH = "min_match"
+SPEC_FACTOR = "spec_factor"
+MAX_SPEC_FACTOR = 64
 
 
 def is_retrieval(source: str) -> bool:
@@ -17,8 +21,19 @@ def is_retrieval(source: str) -> bool:
     return source == RETRIEVAL or source.startswith(f"{RETRIEVAL}:")
 
 
-def describe_retrieval(source: str, index: IndexDescription, *, max_nodes: int) -> SourceDescription:
-    """What an index declares as a source. Its version is the release id: a new release is another source version."""
+def index_of(source: str) -> str:
+    """The index that the name of such a source says; "" where it says none."""
+    return source.removeprefix(RETRIEVAL).removeprefix(":")
+
+
+def describe_retrieval(
+    source: str, index: IndexDescription, *, max_nodes: int, max_suffix: int, min_match: int, spec_factor: int
+) -> SourceDescription:
+    """What an index declares as a source. Its version is the release id: a new release is another source version.
+
+    max_suffix: the longest suffix asked for. min_match, spec_factor: what its options are where a request sets none.
+    """
+    longest = min(index.max_match, max_suffix)
     return SourceDescription(
         name=source,
         kind=RETRIEVAL,
@@ -28,6 +43,10 @@ def describe_retrieval(source: str, index: IndexDescription, *, max_nodes: int) 
         topology=Topology.TREE,
         tokenizer_digest=index.tokenizer_digest,
         max_nodes=max_nodes,
+        options=(
+            SourceOption(MIN_MATCH, 1, longest, min(min_match, longest)),
+            SourceOption(SPEC_FACTOR, 0, MAX_SPEC_FACTOR, spec_factor),
+        ),
     )
 
 
@@ -89,7 +108,8 @@ class RetrievalSource:
         self.generation = index.live_generation
 
     async def offer(self, request: ProposeRequest) -> Proposal:
-        """Raises the retriever's errors, FailedPrecondition where it no longer serves the bound release among them.
+        """Raises the retriever's errors, FailedPrecondition where it no longer serves the bound release among them, and
+        where it answered from something else than what the manifests bind.
 
         A live generation that is gone is a miss; the rounds after it name none.
         """
@@ -101,12 +121,19 @@ class RetrievalSource:
                 suffix=request.prefix[-match:],
                 node_budget=request.node_budget,
                 max_depth=min(request.max_depth, self._index.max_depth),
-                min_match=min(self._min_match, match),
+                min_match=min(request.options.get(MIN_MATCH, self._min_match), match),
                 max_match=match,
                 tenant=self._tenant,
                 live_generation=self.generation,
             )
         )
+        if answer.release != self._index.release or answer.live_generation != self.generation:
+            raise FailedPrecondition(
+                "retrieval.release",
+                f"answered from {answer.release[:16]!r} at live generation {answer.live_generation}, "
+                f"bound are {self._index.release[:16]!r} and {self.generation}",
+            )
         if answer.live_gone:
             self.generation = 0
-        return to_proposal(request.source, answer, round_hash=request.manifest.hash, spec_factor=self._spec_factor)
+        spec_factor = request.options.get(SPEC_FACTOR, self._spec_factor)
+        return to_proposal(request.source, answer, round_hash=request.manifest.hash, spec_factor=spec_factor)

@@ -67,7 +67,12 @@ class Run:
     async def open(self) -> None:
         """Admission and prefill. Raises what refuses the request, DeadlineExceeded if it takes too long."""
         settings = self._settings
-        check_request(self._request, node_limit=settings.max_node_budget, depth_limit=settings.depth_limit)
+        check_request(
+            self._request,
+            node_limit=settings.max_node_budget,
+            depth_limit=settings.depth_limit,
+            default_sources=settings.default_sources,
+        )
         try:
             async with asyncio.timeout_at(self._deadline):
                 with self._spans.below_root():

@@ -17,7 +17,7 @@ from opentelemetry.trace import Span, Status, StatusCode, Tracer
 
 from contracts.ledger import COMPONENTS, LedgerSum, RoundLedger
 from contracts.proposal import Proposal
-from contracts.receipt import Receipt
+from contracts.receipt import FinishReason, Receipt
 from contracts.topology import ProbabilitySemantics
 from orchestrator import telemetry_names as names
 from orchestrator.admission import Admitted
@@ -127,6 +127,10 @@ class Spans:
                 forced = tuple(f"{name}:{made}" for name, made in certificate.forced_calibrations.items())
                 self.root.set_attribute(names.FORCED_CALIBRATIONS, forced)
             set_ledger(self.root, certificate.ledger)
+
+    def cancelled(self) -> None:
+        """The caller went away before the end."""
+        self.root.set_attribute(names.GEN_AI_FINISH_REASONS, (FinishReason.CANCELLED.value,))
 
     def failed(self, error: BaseException) -> None:
         """The request ended by an error."""

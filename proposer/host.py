@@ -15,7 +15,8 @@ from contracts.errors import FailedPrecondition, Internal, InvalidArgument
 from contracts.hidden import HiddenRows
 from contracts.manifest import Manifest
 from contracts.ports import ProposeRequest
-from contracts.proposal import MAX_NODES, Proposal
+from contracts.proposal import MAX_NODES, Proposal, unfold
+from contracts.topology import Topology
 from proposer.sessions import Session, SessionTable
 from proposer.source import Settles, Source
 
@@ -147,7 +148,16 @@ class SourceHost:
         return source
 
     def check(self, request: ProposeRequest, proposal: Proposal) -> Proposal:
-        """The proposal itself. Raises Internal when a source breaks its own declaration or the request's limits."""
+        """The proposal itself, a metadata graph as the tree that it unfolds into. Raises Internal when a source breaks its
+        own declaration or the request's limits.
+        """
+        if proposal.topology is Topology.METADATA_GRAPH:
+            try:
+                proposal = unfold(proposal, limit=request.node_budget)
+            except InvalidArgument as error:
+                raise Internal(
+                    "proposal.nodes", f"the graph of {proposal.source!r} does not unfold: {error}"
+                ) from error
         here = self._sources[request.source].describe()
         declared = (here.name, here.semantics, here.relation, here.topology)
         if (proposal.source, proposal.semantics, proposal.relation, proposal.topology) != declared:

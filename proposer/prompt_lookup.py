@@ -36,11 +36,12 @@ import numpy.typing as npt
 from contracts.capability import SourceDescription
 from contracts.errors import InvalidArgument
 from contracts.manifest import Manifest
+from contracts.options import SourceOption, check_options
 from contracts.ports import ProposeRequest
 from contracts.proposal import MAX_NODES, Proposal, ProposalNode, SourceCost, StateHandle
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from proposer.match_strength import strongest
-from proposer.source import KIND, read_options, version_of
+from proposer.source import KIND, version_of
 from proposer.suffix_scan import suffix_occurrences
 
 MAX_NGRAM = 64
@@ -218,13 +219,13 @@ class PromptLookup:
             relation=SamplingRelation.DETERMINISTIC_LOOKUP,
             topology=Topology.SEQUENCE if self._settings.branches == 1 else Topology.TREE,
             max_nodes=self._settings.max_nodes,
+            options=(
+                SourceOption("min_ngram", 1, MAX_NGRAM, self._settings.min_ngram),
+                SourceOption("max_ngram", 1, MAX_NGRAM, self._settings.max_ngram, not_below="min_ngram"),
+                SourceOption("branches", 1, self._settings.branches, self._settings.branches),
+                SourceOption("spec_factor", 0, MAX_SPEC_FACTOR, self._settings.spec_factor),
+            ),
         )
-        self._limits = {
-            "min_ngram": (1, MAX_NGRAM),
-            "max_ngram": (1, MAX_NGRAM),
-            "branches": (1, self._settings.branches),
-            "spec_factor": (0, MAX_SPEC_FACTOR),
-        }
 
     def describe(self) -> SourceDescription:
         return self._description
@@ -236,15 +237,14 @@ class PromptLookup:
         """Nothing to give back."""
 
     def propose(self, request: ProposeRequest) -> Proposal:
-        """Options: `min_ngram` and `max_ngram` (1 to 64), `branches` (1 to the setting), `spec_factor` (0 to
-        64). See `Source.propose`."""
+        """See `Source.propose`."""
         started = perf_counter_ns()
         settings = self._settings
-        options = read_options(request.options, self._limits) if request.options else request.options
+        options = request.options
+        if options:
+            check_options(options, self._description.options)
         min_ngram = options.get("min_ngram", settings.min_ngram)
         max_ngram = options.get("max_ngram", max(min_ngram, settings.max_ngram))
-        if max_ngram < min_ngram:
-            raise InvalidArgument("options.max_ngram", f"{max_ngram} is below min_ngram, {min_ngram}")
         branches = options.get("branches", settings.branches)
         spec_factor = options.get("spec_factor", settings.spec_factor)
         budget = min(request.node_budget, settings.max_nodes)

@@ -1,4 +1,4 @@
-"""One source inside the proposer service, and what all sources share: versions and per-request options.
+"""One source inside the proposer service, and what all sources share: their versions.
 
 Calling order: `open`, any number of `propose`, `close`. Both `open` and `close` may be called from another thread while
 `propose` runs and must not wait for it; two `propose` calls of one source never overlap, nor does `settle` overlap them.
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from contracts.capability import SourceDescription
-from contracts.errors import InvalidArgument
 from contracts.manifest import Manifest, canonical_bytes, sha256_hex
 from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal
@@ -33,10 +32,11 @@ class Source(Protocol):
         ...
 
     def propose(self, request: ProposeRequest) -> Proposal:
-        """Candidates after `request.prefix`, at most `node_budget`, at most `max_depth` deep, possibly none.
+        """Candidates after `request.prefix`, at most `node_budget`, at most `max_depth` deep, possibly none. A source that
+        declares trees may offer a metadata graph, whose nodes have several parents: the host unfolds it.
 
-        A repeated request gives the same nodes. Raises InvalidArgument for options it does not know or whose value is out
-        of range, ResourceExhausted when the source's own state has no room.
+        A repeated request gives the same nodes. Raises InvalidArgument for options that its description does not hold or
+        whose value is out of range, ResourceExhausted when the source's own state has no room.
         """
         ...
 
@@ -57,18 +57,3 @@ class Settles(Protocol):
 def version_of(source: str, settings: Mapping[str, Any]) -> str:
     """The digest of everything that shapes a source's offers: SHA-256 hex of its name and settings in canonical form."""
     return sha256_hex(canonical_bytes({"source": source, "settings": settings}))
-
-
-def read_options(options: Mapping[str, int], limits: Mapping[str, tuple[int, int]]) -> Mapping[str, int]:
-    """`options` after a check against `limits`, which maps each known option to its lowest and highest value.
-
-    Raises InvalidArgument with field `options.<name>`.
-    """
-    for name, value in options.items():
-        if name not in limits:
-            known = ", ".join(sorted(limits)) or "none"
-            raise InvalidArgument(f"options.{name}", f"this source has no such option; known: {known}")
-        low, high = limits[name]
-        if not low <= value <= high:
-            raise InvalidArgument(f"options.{name}", f"{value} is outside [{low}, {high}]")
-    return options

@@ -17,13 +17,14 @@ from contracts.capability import SourceDescription
 from contracts.draft_law import MAX_SUPPORT
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.manifest import Manifest
+from contracts.options import check_options
 from contracts.ports import ProposeRequest
 from contracts.proposal import MAX_NODES, Proposal, ProposalNode, SourceCost, StateHandle
 from contracts.sampling import SamplingPolicy
 from contracts.topology import ProbabilitySemantics, SamplingRelation
 from proposer.draft_choice import RELATIONS, WITH_LAW, Choose, choice_of
 from proposer.draft_tree import Drafter, DraftTree, Process, grow, grow_by_value
-from proposer.source import KIND, read_options, version_of
+from proposer.source import KIND, version_of
 from proposer.topology.plan import CHAIN, GrownByValue, TreePlan
 
 # A session that outgrows this many new tokens gets a larger state and is followed anew; reserving max_tokens outright would
@@ -166,7 +167,7 @@ class TreeSource(ABC, Generic[R]):
         not open here and where the tree was calibrated for another target, sampler or hardware and is not forced.
         """
         started = perf_counter_ns()
-        read_options(request.options, {})
+        check_options(request.options, self._description.options)
         self._take_note()
         session = self._sessions.get(request.manifest.session_id)
         if session is None:

@@ -11,6 +11,7 @@ from models.checkpoint import resolve
 from orchestrator.generate import Orchestrator
 from services.orchestrator_service.process import orchestrator_settings
 from services.proposer_service.process import build_proposer
+from services.redis_embedded import is_listening
 from services.retriever_service.port import LocalRetriever
 from services.retriever_service.process import build_retriever
 from services.settings import AllSettings
@@ -21,15 +22,17 @@ from verifier.local import LocalVerifier
 
 @asynccontextmanager
 async def local_orchestrator(settings: AllSettings) -> AsyncIterator[Orchestrator]:
-    """An orchestrator with all its peers in this process. There is a retriever only where a Redis is named."""
+    """An orchestrator with all its peers in this process. There is a retriever where a Redis is named or, as for the
+    `index` commands, where the embedded one of `draftproof up` listens.
+    """
     async with AsyncExitStack() as stack:
         worker = await asyncio.to_thread(build_worker, settings)
         verifier = await stack.enter_async_context(LocalVerifier(worker))
         proposer = await asyncio.to_thread(build_proposer, settings)
         stack.callback(proposer.shutdown)
         retrievers: list[RetrieverPort] = []
-        if settings.redis_url:
-            retriever = build_retriever(settings)
+        if settings.redis_url or is_listening(settings.redis_port):
+            retriever = build_retriever(settings.model_copy(update={"redis_url": settings.store_url}))
             await asyncio.to_thread(retriever.library.poll)
             if retriever.live is not None:
                 await asyncio.to_thread(retriever.live.poll)

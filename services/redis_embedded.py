@@ -25,6 +25,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def is_listening(port: int) -> bool:
+    """Whether somebody listens on that loopback port; nobody does on port 0."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return port > 0 and probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 class EmbeddedRedis:
     """A running server. `stop` ends the process that was started here, and no other."""
 

@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from contracts.errors import InvalidArgument
+from services import setting_rules as rules
+from services.setting_bases import DEFAULT_MODEL as DEFAULT_MODEL
+from services.setting_bases import ModelSettings as ModelSettings
+from services.setting_bases import ProcessSettings
+from services.setting_rules import PREFIX as PREFIX
+from services.setting_rules import names_in as names_in
 
-PREFIX = "DRAFTPROOF_"
-DEFAULT_MODEL = "smollm2-135m-instruct"
+# What a verifier admits as a lease, and longer than any call should take.
+MAX_MS = 3_600_000
 # Read by scripts/bootstrap.py, tests and benchmarks, not by any service.
 SET_UP_VARIABLES = frozenset(
     {
@@ -29,41 +34,6 @@ SET_UP_VARIABLES = frozenset(
 )
 
 
-class ProcessSettings(BaseSettings):
-    """What every process has."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
-
-    host: str = Field("127.0.0.1", description="address that services listen on")
-    drain_ms: int = Field(0, ge=0, description="how long a stopping service stays up after it said NOT_SERVING")
-    grace_ms: int = Field(5_000, ge=0, description="how long running calls may go on after that")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe message logged")
-    cache_dir: Path = Field(Path(".cache"), description="converted models, index segments, the embedded Redis")
-    link_dir: str = Field(
-        "",
-        description="directory of Unix sockets that services of one machine share for their per-round calls; empty: `up` "
-        "makes one, a service alone has none; -: gRPC only",
-    )
-
-    @property
-    def links(self) -> Path | None:
-        """The link directory, None where there is none."""
-        return None if self.link_dir in ("", "-") else Path(self.link_dir)
-
-
-class ModelSettings(ProcessSettings):
-    """Which model."""
-
-    model: str = Field(
-        DEFAULT_MODEL,
-        description=f"the target: {DEFAULT_MODEL}, a Hugging Face id (owner/name) or a local directory of safetensors",
-    )
-
-    @property
-    def models_dir(self) -> Path:
-        return self.cache_dir / "models"
-
-
 class VerifierSettings(ModelSettings):
     """The verifier service: front process and engine process."""
 
@@ -73,7 +43,7 @@ class VerifierSettings(ModelSettings):
         description="type of the target's weights; int8 and int4 are GGUF's Q8_0 and Q4_1, on a CPU only, and lose nothing "
         "of a checkpoint that was converted from such a file",
     )
-    device: str = Field("cpu", description="where the target runs: cpu, cuda, cuda:1")
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="where the target runs: cpu, cuda, cuda:1")
     backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch", "transformers"] = Field(
         "",
         description="implementation of the target's pass; empty: the fastest that runs here, which for families without a "
@@ -108,6 +78,11 @@ class VerifierSettings(ModelSettings):
         64, ge=1, description="prompt rows a single pass may take; where 64 fill the cores, more only leave the caches"
     )
 
+    def check(self) -> None:
+        """The backend runs on the device and knows the type of the weights."""
+        super().check()
+        rules.backend(self.backend, self.device, self.dtype)
+
 
 class LookupSettings(ModelSettings):
     """Prompt lookup, wherever it is hosted."""
@@ -126,6 +101,11 @@ class LookupSettings(ModelSettings):
         2, ge=0, le=64, description="most tokens that prompt lookup copies per matched token; 0: no such limit"
     )
     lookup_branches: int = Field(1, ge=1, le=16, description="continuations that prompt lookup offers")
+
+    def check(self) -> None:
+        """The shortest n-gram is not longer than the longest."""
+        super().check()
+        rules.at_most("lookup_min_ngram", self.lookup_min_ngram, "lookup_max_ngram", self.lookup_max_ngram)
 
 
 class ProposerSettings(LookupSettings):
@@ -174,6 +154,16 @@ class ProposerSettings(LookupSettings):
         description="megabytes of the target's hidden rows that sessions hold; the least recently fed lose theirs",
     )
 
+    def check(self) -> None:
+        """Trees can be read; that of a drafter which is set fits its relation."""
+        super().check()
+        for drafter, name in ((self.draft_model, "draft"), (self.head, "head")):
+            for tree in str(getattr(self, f"{name}_tree")).split(";"):
+                rules.tree(f"{name}_tree", tree.strip())
+                if drafter:
+                    relation = str(getattr(self, f"{name}_relation"))
+                    rules.relation_of_tree(f"{name}_relation", relation, f"{name}_tree", tree.strip())
+
 
 class RetrieverSettings(ModelSettings):
     """The retriever service."""
@@ -204,6 +194,16 @@ class RetrieverSettings(ModelSettings):
     def segments_dir(self) -> Path:
         return self.cache_dir / "segments"
 
+    @property
+    def store_url(self) -> str:
+        """The release store: the one named, else where the embedded one of `up` is."""
+        return self.redis_url or f"redis://127.0.0.1:{self.redis_port}/0"
+
+    def check(self) -> None:
+        """The retriever's group is one of the groups."""
+        super().check()
+        rules.group("retriever_group", self.retriever_group, self.retriever_groups)
+
 
 class OrchestratorServiceSettings(LookupSettings):
     """The orchestrator service."""
@@ -229,7 +229,7 @@ class OrchestratorServiceSettings(LookupSettings):
     )
     node_budget: int = Field(24, ge=0, description="candidates a round, where a request does not say")
     max_node_budget: int = Field(64, ge=1, le=512, description="most candidates a round may ask for")
-    max_depth: int = Field(16, ge=1, description="deepest candidate, where a request does not say")
+    max_depth: int = Field(16, ge=1, le=64, description="deepest candidate, where a request does not say")
     retrieval_min_match: int = Field(2, ge=1, le=64, description="shortest suffix that an index is asked to match")
     retrieval_max_match: int = Field(
         64, ge=1, le=4096, description="longest suffix that an index is asked to match; the index's own limit holds too"
@@ -237,13 +237,30 @@ class OrchestratorServiceSettings(LookupSettings):
     retrieval_spec_factor: int = Field(
         2, ge=0, le=64, description="most candidates that an index may offer per matched token; 0: no such limit"
     )
-    propose_deadline_ms: float = Field(50.0, gt=0, description="how long a round waits for its sources")
-    verify_timeout_ms: float = Field(30_000.0, gt=0, description="after it one Verify call counts as lost")
-    lease_ms: int = Field(60_000, ge=1, description="how long a verifier keeps a session that nobody uses")
+    propose_deadline_ms: float = Field(50.0, gt=0, le=MAX_MS, description="how long a round waits for its sources")
+    verify_timeout_ms: float = Field(30_000.0, gt=0, le=MAX_MS, description="after it one Verify call counts as lost")
+    lease_ms: int = Field(60_000, ge=1, le=MAX_MS, description="how long a verifier keeps a session that nobody uses")
+
+    def check(self) -> None:
+        """Budgets fit each other, sources and endpoints are such."""
+        super().check()
+        rules.at_most("node_budget", self.node_budget, "max_node_budget", self.max_node_budget)
+        rules.at_most("retrieval_min_match", self.retrieval_min_match, "retrieval_max_match", self.retrieval_max_match)
+        rules.sources("default_sources", self.default_sources)
+        rules.endpoints("verifier_endpoint", self.verifier_endpoint)
+        if self.proposer_endpoint:
+            rules.endpoints("proposer_endpoint", self.proposer_endpoint)
+        if self.retriever_endpoint:
+            rules.endpoints("retriever_endpoint", self.retriever_endpoint, several=True)
 
 
 class AllSettings(VerifierSettings, ProposerSettings, RetrieverSettings, OrchestratorServiceSettings):
     """The union, for `draftproof up` and `--local`."""
+
+    def check(self) -> None:
+        """A round's budget fits the verifier that is started with it."""
+        super().check()
+        rules.at_most("node_budget", self.node_budget, "max_rows", self.max_rows)
 
 
 S = TypeVar("S", bound=ProcessSettings)
@@ -261,13 +278,10 @@ def load(kind: type[S], **given: object) -> S:
             hint = f"did you mean {' or '.join(near)}?" if near else "`draftproof settings` lists all"
             raise InvalidArgument(name, f"is no setting; {hint}")
     try:
-        return kind(**given)  # type: ignore[arg-type]
+        settings = kind(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         name = PREFIX + str(first["loc"][0] if first["loc"] else "").upper()
         raise InvalidArgument(name, f"{first['msg']}, not {first['input']!r}") from error
-
-
-def names_in(listed: str) -> tuple[str, ...]:
-    """The names in a comma-separated setting."""
-    return tuple(name.strip() for name in listed.split(",") if name.strip())
+    settings.check()
+    return settings

@@ -51,16 +51,19 @@ def child_environment(
 
 
 @asynccontextmanager
-async def running_stack(settings: AllSettings, on_event: OnEvent, *, logs: Path | None = None) -> AsyncIterator[Stack]:
+async def running_stack(
+    settings: AllSettings, on_event: OnEvent, *, logs: Path | None = None, redis_dir: str = "redis"
+) -> AsyncIterator[Stack]:
     """Everything healthy inside the block, everything stopped after it.
 
-    logs: directory of one log file a service; None: all on standard error. Raises what a failing start raises.
+    logs: directory of one log file a service; None: all on standard error. redis_dir: under the cache directory, where the
+    embedded Redis keeps its data; two that run at once must not share it. Raises what a failing start raises.
     """
     wanted = {service: int(getattr(settings, f"{service}_port")) for service in SERVICES}
     ports = {service: port or free_port() for service, port in wanted.items()}
     redis = None
     if not settings.redis_url:
-        redis = await asyncio.to_thread(EmbeddedRedis, settings.cache_dir / "redis", settings.redis_port)
+        redis = await asyncio.to_thread(EmbeddedRedis, settings.cache_dir / redis_dir, settings.redis_port)
         on_event("redis", f"started as process {redis.pid}")
     keeper: asyncio.Task[None] | None = None
     own_links = None if settings.link_dir else tempfile.TemporaryDirectory(prefix="draftproof-")

@@ -1,8 +1,9 @@
-"""Tracing: the SDK's set-up in one place, and trace context across processes.
+"""Traces and metrics: the SDK's set-up in one place, and trace context across processes.
 
-Off unless the environment names a collector (OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT); all
-other settings are OpenTelemetry's own variables. A stream outlives its spans, so context travels in each of its messages
-as a W3C traceparent, and in metadata for single calls.
+Each is off unless the environment names a collector (OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
+and OTEL_EXPORTER_OTLP_METRICS_ENDPOINT for one of them); all other settings are OpenTelemetry's own variables
+(OTEL_METRIC_EXPORT_INTERVAL, OTEL_TRACES_EXPORTER=none ...). A stream outlives its spans, so context travels in each of its
+messages as a W3C traceparent, and in metadata for single calls.
 """
 
 from __future__ import annotations
@@ -10,35 +11,76 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
 
-from opentelemetry import context, trace
+from opentelemetry import context, metrics, trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+
 TRACEPARENT = "traceparent"
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+Signal = Literal["traces", "metrics"]
+SIGNALS: tuple[Signal, ...] = ("traces", "metrics")
+_SHUTDOWN_MS = 5_000.0
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
-def configured() -> bool:
-    """Whether the environment names a collector."""
-    return any(os.environ.get(name) for name in _ENDPOINTS) and os.environ.get("OTEL_SDK_DISABLED", "") != "true"
+def collector(signal: Signal) -> str:
+    """Where the environment sends the signal; "" where it goes nowhere."""
+    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if off or os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip() == "none":
+        return ""
+    own = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+    return own or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
 
 
 def start(service: str) -> Callable[[], None]:
-    """Begins exporting spans as `service`, if configured. The result flushes and ends it."""
-    if not configured():
+    """Begins exporting spans and metrics as `service`, each where the environment names a collector for it. The result
+    flushes and ends both.
+    """
+    begun = tuple(signal for signal in SIGNALS if collector(signal))
+    if not begun:
         return lambda: None
     # The SDK is slow to import and most runs do without it.
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
+
+    name = os.environ.get("OTEL_SERVICE_NAME") or service
+    resource = Resource.create({"service.name": name, "service.namespace": "draftproof"})
+    ends = [_START[signal](resource) for signal in begun]
+
+    def stop() -> None:
+        for end in ends:
+            end()
+
+    return stop
+
+
+def _start_traces(resource: Resource) -> Callable[[], None]:
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    name = os.environ.get("OTEL_SERVICE_NAME") or service
-    provider = TracerProvider(resource=Resource.create({"service.name": name, "service.namespace": "draftproof"}))
+    provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     return provider.shutdown
+
+
+def _start_metrics(resource: Resource) -> Callable[[], None]:
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], resource=resource)
+    metrics.set_meter_provider(provider)
+    return lambda: provider.shutdown(timeout_millis=_SHUTDOWN_MS)
+
+
+_START: Mapping[Signal, Callable[[Resource], Callable[[], None]]] = {
+    "traces": _start_traces,
+    "metrics": _start_metrics,
+}
 
 
 def tracer() -> trace.Tracer:

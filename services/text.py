@@ -2,11 +2,16 @@
 
 Importing transformers takes the orchestrator seconds and a torch it does not need; the Rust tokenizer behind it and the
 template's Jinja are all it uses here. The template runs in Jinja's sandbox, as transformers runs it.
+
+What a message says is text: where it spells a special token (`<|im_end|>`), its characters are encoded, not the token, so
+that no message can end itself and begin another. vLLM and Transformers render contents as they stand and so take the token
+(transformers#29279 is open, vllm#31735 was closed); callers who want control tokens send `text` or token ids.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -39,6 +44,10 @@ class CheckpointTokenizer:
         config = _json(directory / "tokenizer_config.json")
         self._special = {name: _content(config[name]) for name in _SPECIAL if config.get(name)}
         self._template = _template(directory, config)
+        self._spelled = self._spell_special_tokens()
+        self._any_special = re.compile(
+            "|".join(map(re.escape, sorted(self._spelled, key=len, reverse=True))) or r"(?!)"
+        )
 
     @property
     def digest(self) -> str:
@@ -58,15 +67,17 @@ class CheckpointTokenizer:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Token ids of the conversation in the chat template, up to where the assistant's answer begins.
+        """Token ids of the conversation in the chat template, up to where the assistant's answer begins. Special tokens come
+        from the template alone.
 
         Raises FailedPrecondition where the checkpoint has no template, InvalidArgument where the template refuses.
         """
         if self._template is None:
             raise FailedPrecondition("messages", "this checkpoint has no chat template; send text instead")
+        marked, spelled = self._mark(messages)
         try:
             text = self._template.render(
-                messages=[dict(message) for message in messages],
+                messages=marked,
                 add_generation_prompt=True,
                 tools=None,
                 documents=None,
@@ -74,7 +85,42 @@ class CheckpointTokenizer:
             )
         except TemplateError as error:
             raise InvalidArgument("messages", f"the chat template refuses: {error}") from error
+        if not spelled:
+            return self._encode_plain(text)
+        ids: list[int] = []
+        for piece in re.split(f"([{''.join(spelled)}])", text):
+            ids += spelled[piece] if piece in spelled else self._encode_plain(piece)
+        return ids
+
+    def _encode_plain(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _spell_special_tokens(self) -> dict[str, list[int]]:
+        """The ids of each special token's characters."""
+        special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
+        self._tokenizer.encode_special_tokens = True
+        spelled = {content: self._encode_plain(content) for content in special if content}
+        self._tokenizer.encode_special_tokens = False
+        return spelled
+
+    def _mark(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[dict[str, str]], dict[str, list[int]]]:
+        """The messages with each special token in them replaced by a private character, and the ids that it stands for.
+
+        A template may trim, cut and repeat contents; single characters come through whole.
+        """
+        marked = [dict(message) for message in messages]
+        found = {
+            token for message in marked for value in message.values() for token in self._any_special.findall(value)
+        }
+        if not found:
+            return marked, {}
+        taken = {character for message in marked for value in message.values() for character in value}
+        free = (chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in taken)
+        marks = dict(zip(sorted(found), free, strict=False))
+        for message in marked:
+            for key, value in message.items():
+                message[key] = self._any_special.sub(lambda match: marks[match[0]], value)
+        return marked, {mark: self._spelled[token] for token, mark in marks.items()}
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text without special tokens."""

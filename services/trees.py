@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from contracts.calibration import CalibrationUse, calibration_from_bytes
@@ -11,12 +10,7 @@ from contracts.proposal import MAX_NODES
 from contracts.tree_shape import TreeShape
 from proposer.topology.calibrated import comb, plan_of, sparse_plan_of
 from proposer.topology.plan import CompleteTree, FixedTree, GrownByValue, TreePlan
-
-_WIDTHS = re.compile(r"\d+(,\d+)*")
-_BY_VALUE = re.compile(r"by_value:(\d+)x(\d+)")
-_COMB = re.compile(r"comb:(\d+)x(\d+)")
-FORCED = "forced:"
-MEDUSA = "medusa:"
+from services.setting_rules import BY_VALUE, COMB, FORCED, MEDUSA, WIDTHS
 
 
 def tree_of(text: str, *, nodes: int | None = None) -> TreePlan | GrownByValue:
@@ -28,11 +22,11 @@ def tree_of(text: str, *, nodes: int | None = None) -> TreePlan | GrownByValue:
     Raises InvalidArgument for sizes out of range and for a file that is no calibration of this format, NotFound where there
     is none, DataLoss where it was changed.
     """
-    if _WIDTHS.fullmatch(text):
+    if WIDTHS.fullmatch(text):
         return CompleteTree(tuple(map(int, text.split(","))))
-    if (found := _BY_VALUE.fullmatch(text)) is not None:
+    if (found := BY_VALUE.fullmatch(text)) is not None:
         return GrownByValue(int(found[1]), int(found[2]))
-    if (found := _COMB.fullmatch(text)) is not None:
+    if (found := COMB.fullmatch(text)) is not None:
         return FixedTree(_comb(int(found[1]), int(found[2])))
     named = text.removeprefix(MEDUSA)
     path = Path(named.removeprefix(FORCED))

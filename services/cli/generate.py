@@ -25,19 +25,29 @@ def generate(
     system: Annotated[str, typer.Option(help="A system message.")] = "",
     temperature: opt.Temperature = 0.0,
     top_p: opt.TopP = 1.0,
+    top_k: opt.TopK = 0,
+    min_p: opt.MinP = 0.0,
     seed: opt.Seed = 0,
     max_tokens: opt.MaxTokens = 256,
+    min_tokens: opt.MinTokens = 0,
     stop: opt.Stop = None,
+    stop_id: opt.StopId = None,
     sources: opt.Sources = None,
+    index: opt.Index = "",
+    option: opt.SetOption = None,
     node_budget: opt.NodeBudget = None,
+    max_depth: opt.MaxDepth = None,
     verifier: opt.Verifier = "",
     budget: opt.Budget = "",
     strict: opt.Strict = False,
     no_speculation: opt.Off = False,
+    tenant: opt.Tenant = "",
     heuristic: opt.Heuristic = False,
     deadline_ms: opt.DeadlineMs = None,
     logprobs: Annotated[int | None, typer.Option(help="Report this many alternatives a token (with --json).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object at the end in place of a stream.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object at the end, not a stream; it has the ledger.")
+    ] = False,
     ledger: Annotated[bool, typer.Option("--ledger", help="Show where the time went.")] = False,
     local: opt.Local = False,
     endpoint: opt.Endpoint = "",
@@ -54,20 +64,32 @@ def generate(
 
       cat old.py | draftproof generate --sources prompt_lookup -
     """
+    opt.refuse_together(raw=raw, system=bool(system))
+    opt.refuse_together(ledger=ledger, json=as_json)
+    if logprobs is not None and not as_json:
+        raise typer.BadParameter("--logprobs is reported with --json only")
     text = sys.stdin.read() if prompt == "-" else prompt
     messages = ({"role": "system", "content": system},) if system else ()
     request = opt.make_request(
         text if raw else (*messages, {"role": "user", "content": text}),
         temperature=temperature,
         top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
         seed=seed,
         max_tokens=max_tokens,
+        min_tokens=min_tokens,
         stop=stop,
+        stop_id=stop_id,
         sources=sources,
+        index=index,
+        options=option,
         node_budget=node_budget,
+        max_depth=max_depth,
         verifier=verifier,
         speculation=not no_speculation,
         exact=not heuristic,
+        tenant=tenant,
         deadline_ms=deadline_ms,
         logprobs=logprobs,
         budget=budget,

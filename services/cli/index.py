@@ -25,15 +25,11 @@ app = typer.Typer(
 @contextmanager
 def _store() -> Iterator[tuple[AllSettings, RedisStore]]:
     settings = load(AllSettings)
-    store = RedisStore(_url(settings), namespace=settings.redis_namespace)
+    store = RedisStore(settings.store_url, namespace=settings.redis_namespace)
     try:
         yield settings, store
     finally:
         store.close()
-
-
-def _url(settings: AllSettings) -> str:
-    return settings.redis_url or f"redis://127.0.0.1:{settings.redis_port}/0"
 
 
 class StepBars:
@@ -117,7 +113,7 @@ def build(
                 excluded=[text for path in exclude or () for text in read_excluded(path)],
                 ngram=ngram,
                 tenants=tenant or (),
-                on_ray=OnRay(ray, _url(settings), settings.redis_namespace) if ray else None,
+                on_ray=OnRay(ray, settings.store_url, settings.redis_namespace) if ray else None,
                 unit_bytes=unit_mib << 20 or None,
                 context_length=context_length,
                 continuation_length=continuation_length,

@@ -51,6 +51,7 @@ def build_worker(settings: VerifierSettings) -> Worker:
         hardware=hardware_profile(settings.device, threads),
         prefill_chunk=settings.prefill_chunk,
         prefill_slowdown=settings.prefill_slowdown,
+        max_pass_rows=settings.max_pass_rows,
         share_prefixes=settings.prefix_sharing,
         cache_tokens=settings.prefix_cache_tokens,
     )

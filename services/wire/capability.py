@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contracts.capability import SourceDescription, VerifierCapability
 from contracts.errors import InvalidArgument
+from contracts.options import SourceOption
 from protos.draftproof.v1 import capability_pb2 as pb
 from services.wire.scalars import EXACTNESS, RELATIONS, SEMANTICS, TOPOLOGIES
 
@@ -57,6 +58,16 @@ def encode_source(source: SourceDescription) -> pb.SourceDescription:
         target_digest=source.target_digest,
         max_nodes=source.max_nodes,
         taps=source.taps,
+        options=[
+            pb.OptionDescription(
+                name=option.name,
+                low=option.low,
+                high=option.high,
+                default_value=option.default,
+                not_below=option.not_below,
+            )
+            for option in source.options
+        ],
     )
 
 
@@ -73,4 +84,16 @@ def decode_source(message: pb.SourceDescription) -> SourceDescription:
         target_digest=message.target_digest,
         max_nodes=message.max_nodes,
         taps=tuple(message.taps),
+        options=_decode_options(message),
+    )
+
+
+def _decode_options(message: pb.SourceDescription) -> tuple[SourceOption, ...]:
+    names = {option.name for option in message.options}
+    for index, option in enumerate(message.options):
+        if option.not_below and option.not_below not in names:
+            raise InvalidArgument(f"sources.options[{index}].not_below", f"{option.not_below!r} is no option")
+    return tuple(
+        SourceOption(option.name, option.low, option.high, option.default_value, option.not_below)
+        for option in message.options
     )

@@ -45,19 +45,36 @@ def encode_request(request: GenerateRequest) -> pb.GenerateRequest:
         value = getattr(request, name)
         if value is not None:
             setattr(out, name, value)
+    _set_prompt(out, request)
+    return out
+
+
+def _set_prompt(out: pb.GenerateRequest, request: GenerateRequest) -> None:
     if request.text is not None:
-        out.text = request.text
+        out.text = _text(request.text, "text")
     elif request.messages is not None:
         out.chat.SetInParent()
-        for message in request.messages:
-            out.chat.messages.add(role=message.get("role", ""), content=message.get("content", ""))
+        for index, message in enumerate(request.messages):
+            out.chat.messages.add(
+                role=_text(message.get("role", ""), f"messages[{index}].role"),
+                content=_text(message.get("content", ""), f"messages[{index}].content"),
+            )
     else:
         out.token_ids.SetInParent()
         try:
             out.token_ids.ids.extend(request.prompt_ids or ())
         except ValueError as error:
             raise InvalidArgument("prompt_ids", "token ids are within [0, 2^32)") from error
-    return out
+
+
+def _text(text: str, field: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            field, f"character {error.start} is half of a surrogate pair, which is no text"
+        ) from error
+    return text
 
 
 def decode_request(message: pb.GenerateRequest) -> GenerateRequest:

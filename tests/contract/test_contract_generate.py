@@ -5,6 +5,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import pytest
@@ -66,12 +67,15 @@ async def test_in_one_process_it_is_the_same_text(
         dtype="float32",
         threads=1,
         kv_tokens=4096,
-        redis_url=stack.redis_url,
+        redis_port=urlsplit(stack.redis_url).port,
         cache_dir=tmp_path,
     )
     async with local_orchestrator(settings) as local:
         for request in (REQUEST, SAMPLED, CHAT):
-            assert (await generate(local, request))[:2] == (await generate(client, request))[:2]
+            here = await generate(local, request)
+            assert here[:2] == (await generate(client, request))[:2]
+            # No Redis is named: the index comes from where the embedded one of `up` would listen.
+            assert not here[2].certificate.absent
 
 
 async def test_the_certificate_and_logprobs(client: GenerateClient) -> None:
@@ -96,6 +100,26 @@ BAD: dict[str, tuple[str, generate_pb2.GenerateRequest]] = {
     "past the context": ("text", generate_pb2.GenerateRequest(text="x" * 600)),
     "past the vocabulary": ("prompt_ids", generate_pb2.GenerateRequest(token_ids={"ids": [70_000]})),
     "unknown source": ("sources", generate_pb2.GenerateRequest(text="x", sources=["oracle"])),
+    "unknown source, speculation off": (
+        "sources",
+        generate_pb2.GenerateRequest(text="x", sources=["oracle"], speculation_off=True),
+    ),
+    "unknown option": (
+        "options.prompt_lookup.max_ngrm",
+        generate_pb2.GenerateRequest(text="x", options={"prompt_lookup": {"values": {"max_ngrm": 2}}}),
+    ),
+    "option beside another": (
+        "options.prompt_lookup.max_ngram",
+        generate_pb2.GenerateRequest(text="x", options={"prompt_lookup": {"values": {"min_ngram": 3, "max_ngram": 2}}}),
+    ),
+    "option of an index": (
+        "options.retrieval.spec_factor",
+        generate_pb2.GenerateRequest(text="x", options={"retrieval": {"values": {"spec_factor": 65}}}),
+    ),
+    "unknown role": (
+        "messages[0].role",
+        generate_pb2.GenerateRequest(chat={"messages": [{"role": "banana", "content": "x"}]}),
+    ),
     "NaN temperature": (
         "sampling.temperature",
         generate_pb2.GenerateRequest(text="x", sampling={"temperature": float("nan")}),

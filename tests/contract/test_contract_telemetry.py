@@ -1,4 +1,4 @@
-"""One trace a Generate, across all processes, exported to where the environment says."""
+"""One trace a Generate and the counters of all, across processes, exported to where the environment says."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from contracts.sampling import SamplingPolicy
+from orchestrator import telemetry_names as names
 from orchestrator.events import Final
 from orchestrator.request import GenerateRequest
 from services import telemetry
 from services.clients.generate import GenerateClient
-from tests.contract.otlp_receiver import otlp_receiver
-from tests.contract.tiny_stack import tiny_stack
+from services.retriever_service.metrics import RESIDENT_BYTES, STORE_CONNECTED
+from tests.contract.otlp_receiver import Points, otlp_receiver
+from tests.contract.tiny_stack import INDEX, tiny_stack
 from tests.helpers.fakes import collect
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -22,7 +24,7 @@ def attributes_of(span: Any) -> dict[str, Any]:
     return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in span.attributes}
 
 
-async def test_one_trace_over_all_services(
+async def test_one_trace_over_all_services_and_the_metrics_of_each(
     tiny_checkpoint_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with otlp_receiver() as receiver:
@@ -39,6 +41,7 @@ async def test_one_trace_over_all_services(
             _, final = await collect(client.generate(request))
             await client.close()
     check_trace(receiver.spans, final)
+    check_metrics(receiver.metrics, final)
 
 
 def check_trace(spans: list[tuple[str, Any]], final: Final) -> None:
@@ -71,3 +74,21 @@ def check_trace(spans: list[tuple[str, Any]], final: Final) -> None:
                 assert parent.name.split("/")[0] in {"draftproof.propose", "draftproof.retrieve", "draftproof.verify"}
         if span.name == "draftproof.round":
             assert any(key.startswith("draftproof.ledger.") for key in attributes_of(span))
+
+
+def check_metrics(metrics: dict[str, dict[str, Points]], final: Final) -> None:
+    ledger = final.certificate.ledger
+    orchestrator, retriever = metrics["draftproof-orchestrator"], metrics["draftproof-retriever"]
+    greedy = frozenset({("verifier", "greedy")})
+    assert orchestrator[names.METRIC_DRAFT_TOKENS] == {greedy: ledger.candidates}
+    assert orchestrator[names.METRIC_ACCEPTED_TOKENS] == {greedy: ledger.accepted}
+    assert orchestrator[names.METRIC_COMMITTED] == {greedy: ledger.committed}
+    assert 0 < orchestrator[names.METRIC_DRAFTS][greedy] <= ledger.rounds
+    assert sum(orchestrator.get(names.METRIC_ACCEPTED_PER_POS, {}).values()) == ledger.accepted
+    assert orchestrator[names.METRIC_SOURCE_PROPOSED] == {
+        frozenset({("source", source)}): count for source, count in ledger.proposed_by.items()
+    }
+    assert orchestrator[names.METRIC_ROUND_OVERHEAD] == {greedy: ledger.rounds}
+    assert orchestrator[names.METRIC_PREFIX_QUERIES] == {frozenset(): final.usage.prompt}
+    assert retriever[STORE_CONNECTED] == {frozenset(): 1}
+    assert retriever[RESIDENT_BYTES][frozenset({("index", INDEX)})] > 0

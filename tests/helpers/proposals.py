@@ -2,9 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 
-from contracts.draft_law import DraftLaw
+import numpy as np
+import numpy.typing as npt
+
+from contracts.draft_law import TOTAL, DraftLaw
 from contracts.proposal import Proposal, ProposalNode
-from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
+from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology, depths_of
+
+
+def point_law(token_id: int) -> DraftLaw:
+    """All mass on one token: the law of a deterministic guess used as a draw."""
+    return DraftLaw(np.array([token_id], dtype=np.int64), np.array([TOTAL], dtype=np.int64))
+
+
+def position_ids(parents: npt.NDArray[np.int64], prefix_len: int) -> npt.NDArray[np.int64]:
+    """Absolute positions of rows, int64 [N], as docs/decisions/0001 defines them: prefix_len + depth - 1."""
+    return prefix_len + depths_of(parents) - 1
 
 
 def paths_proposal(

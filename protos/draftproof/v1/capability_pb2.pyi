@@ -117,6 +117,44 @@ class VerifierCapability(_message.Message):
 Global___VerifierCapability: _TypeAlias = VerifierCapability  # noqa: Y015
 
 @_typing.final
+class OptionDescription(_message.Message):
+    """What a request may set of a source: a whole number within bounds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    DEFAULT_VALUE_FIELD_NUMBER: _builtins.int
+    NOT_BELOW_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name, such as max_ngram."""
+    low: _builtins.int
+    """Lowest value."""
+    high: _builtins.int
+    """Highest value."""
+    default_value: _builtins.int
+    """What holds where no request sets it."""
+    not_below: _builtins.str
+    """The option of the same source that this one must reach at least; empty: none."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        low: _builtins.int = ...,
+        high: _builtins.int = ...,
+        default_value: _builtins.int = ...,
+        not_below: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_value", b"default_value", "high", b"high", "low", b"low", "name", b"name", "not_below", b"not_below"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OptionDescription: _TypeAlias = OptionDescription  # noqa: Y015
+
+@_typing.final
 class SourceDescription(_message.Message):
     """A proposer's declaration of one source."""
 
@@ -132,6 +170,7 @@ class SourceDescription(_message.Message):
     TARGET_DIGEST_FIELD_NUMBER: _builtins.int
     MAX_NODES_FIELD_NUMBER: _builtins.int
     TAPS_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name that requests and plans use."""
     kind: _builtins.str
@@ -154,6 +193,10 @@ class SourceDescription(_message.Message):
     def taps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The target's hidden rows that it reads: final_norm, layer:k."""
 
+    @_builtins.property
+    def options(self) -> _containers.RepeatedCompositeFieldContainer[Global___OptionDescription]:
+        """What requests may set of it."""
+
     def __init__(
         self,
         *,
@@ -167,10 +210,11 @@ class SourceDescription(_message.Message):
         target_digest: _builtins.str = ...,
         max_nodes: _builtins.int = ...,
         taps: _abc.Iterable[_builtins.str] | None = ...,
+        options: _abc.Iterable[Global___OptionDescription] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "max_nodes", b"max_nodes", "name", b"name", "relation", b"relation", "semantics", b"semantics", "taps", b"taps", "target_digest", b"target_digest", "tokenizer_digest", b"tokenizer_digest", "topology", b"topology", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "max_nodes", b"max_nodes", "name", b"name", "options", b"options", "relation", b"relation", "semantics", b"semantics", "taps", b"taps", "target_digest", b"target_digest", "tokenizer_digest", b"tokenizer_digest", "topology", b"topology", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

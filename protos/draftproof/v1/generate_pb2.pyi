@@ -33,7 +33,7 @@ class ChatMessage(_message.Message):
     role: _builtins.str
     """Who speaks: system, user or assistant."""
     content: _builtins.str
-    """What is said."""
+    """What is said. Text, even where it spells a control token of the model."""
     def __init__(
         self,
         *,
@@ -207,7 +207,7 @@ class GenerateRequest(_message.Message):
     BUDGET_FIELD_NUMBER: _builtins.int
     STRICT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Text, used as it stands."""
+    """Text, used as it stands: control tokens that it spells are taken as such."""
     speculation_off: _builtins.bool
     """Decode without speculation."""
     node_budget: _builtins.int

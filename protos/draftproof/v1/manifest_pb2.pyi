@@ -35,6 +35,7 @@ class TargetIdentity(_message.Message):
     BACKEND_FIELD_NUMBER: _builtins.int
     HARDWARE_FIELD_NUMBER: _builtins.int
     ROW_INVARIANT_UP_TO_FIELD_NUMBER: _builtins.int
+    BATCHING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
     checkpoint_digest: _builtins.str
@@ -53,6 +54,8 @@ class TargetIdentity(_message.Message):
     """Hardware profile."""
     row_invariant_up_to: _builtins.int
     """Rows up to which a pass is bit-identical to one-row passes; 0 claims nothing."""
+    batching: _builtins.str
+    """Batch regime of its passes, such as pass_rows=512,prefill_chunk=64; empty: not stated."""
     def __init__(
         self,
         *,
@@ -65,10 +68,11 @@ class TargetIdentity(_message.Message):
         backend: _builtins.str = ...,
         hardware: _builtins.str = ...,
         row_invariant_up_to: _builtins.int = ...,
+        batching: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "checkpoint_digest", b"checkpoint_digest", "context_length", b"context_length", "dtype", b"dtype", "hardware", b"hardware", "model", b"model", "row_invariant_up_to", b"row_invariant_up_to", "tokenizer_digest", b"tokenizer_digest", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "batching", b"batching", "checkpoint_digest", b"checkpoint_digest", "context_length", b"context_length", "dtype", b"dtype", "hardware", b"hardware", "model", b"model", "row_invariant_up_to", b"row_invariant_up_to", "tokenizer_digest", b"tokenizer_digest", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -120,6 +124,26 @@ class Manifest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class IndexesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TARGET_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
@@ -135,6 +159,8 @@ class Manifest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
     STRICT_FIELD_NUMBER: _builtins.int
+    INDEXES_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     verifier: _builtins.str
     """Name of the verification algorithm."""
     exactness: _builtins.str
@@ -155,6 +181,8 @@ class Manifest(_message.Message):
     """How what is verified is chosen: fixed or adaptive."""
     strict: _builtins.bool
     """The text is bit for bit that of plain decoding on this target."""
+    tenant: _builtins.str
+    """Whose data may be used; empty: the public tenant."""
     @_builtins.property
     def target(self) -> Global___TargetIdentity:
         """The target."""
@@ -175,6 +203,10 @@ class Manifest(_message.Message):
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """The request's options, by source and name: "prompt_lookup.max_ngram"."""
 
+    @_builtins.property
+    def indexes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Index name by source name."""
+
     def __init__(
         self,
         *,
@@ -193,10 +225,12 @@ class Manifest(_message.Message):
         options: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         budget: _builtins.str = ...,
         strict: _builtins.bool = ...,
+        indexes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "exactness", b"exactness", "hash", b"hash", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "parent", b"parent", "releases", b"releases", "rng", b"rng", "sampling", b"sampling", "sources", b"sources", "strict", b"strict", "target", b"target", "topology_compiler", b"topology_compiler", "verifier", b"verifier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "exactness", b"exactness", "hash", b"hash", "indexes", b"indexes", "max_depth", b"max_depth", "node_budget", b"node_budget", "options", b"options", "parent", b"parent", "releases", b"releases", "rng", b"rng", "sampling", b"sampling", "sources", b"sources", "strict", b"strict", "target", b"target", "tenant", b"tenant", "topology_compiler", b"topology_compiler", "verifier", b"verifier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,7 +34,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """max_tokens or the context's end."""
     FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 3
-    """The caller went away."""
+    """The caller went away. It stands in traces; a caller who is gone gets no final message."""
     FINISH_REASON_DEADLINE: _FinishReason.ValueType  # 4
     """The time given ran out; what was published by then stands."""
 
@@ -48,7 +48,7 @@ FINISH_REASON_STOP: FinishReason.ValueType  # 1
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """max_tokens or the context's end."""
 FINISH_REASON_CANCELLED: FinishReason.ValueType  # 3
-"""The caller went away."""
+"""The caller went away. It stands in traces; a caller who is gone gets no final message."""
 FINISH_REASON_DEADLINE: FinishReason.ValueType  # 4
 """The time given ran out; what was published by then stands."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015

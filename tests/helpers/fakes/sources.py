@@ -12,16 +12,18 @@ import numpy as np
 from contracts.capability import (
     SourceDescription,
 )
-from contracts.draft_law import DraftLaw, point_law
+from contracts.draft_law import DraftLaw
 from contracts.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from contracts.hidden import HIDDEN_BASE, HiddenRows, joined
 from contracts.manifest import Manifest
+from contracts.options import SourceOption
 from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal, ProposalNode, SourceCost, StateHandle
 from contracts.retrieval import MAX_BATCH, IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from tests.helpers.fakes.target import VOCAB, FakeTokenizer, Logits
 from tests.helpers.fakes.verifier import fake_rows
+from tests.helpers.proposals import point_law
 
 Draft = Callable[[ProposeRequest], Sequence[int]]
 
@@ -76,6 +78,7 @@ class FakeProposer:
     def __init__(self, sources: Mapping[str, Draft] | None = None, *, with_laws: Sequence[str] = ()) -> None:
         self.sources = dict(sources or {"prompt_lookup": lookup})
         self.with_laws = tuple(with_laws)
+        self.options: dict[str, tuple[SourceOption, ...]] = {}
         self.script: deque[Exception | Callable[[Proposal], Proposal] | asyncio.Event | None] = deque()
         self.down = False
         self.sessions: dict[str, Manifest] = {}
@@ -99,6 +102,7 @@ class FakeProposer:
                 SamplingRelation.INDEPENDENT if name in self.with_laws else SamplingRelation.DETERMINISTIC_LOOKUP,
                 Topology.SEQUENCE,
                 FakeTokenizer.digest,
+                options=self.options.get(name, ()),
             )
             for name in self.sources
         ]
@@ -184,6 +188,7 @@ class FakeRetriever:
         self.recorded: list[PublishedOutput] = []
         self.live = 0
         self.live_gone = False
+        self.answers_from = ""
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -227,16 +232,19 @@ class FakeRetriever:
             raise NotFound("index", f"no index {query.index!r}")
         if query.release != self.release:
             raise FailedPrecondition("release", f"{query.release!r} is not served, {self.release!r} is")
+        answer = Retrieval(
+            compute_us=3.0, release=self.answers_from or query.release, live_generation=query.live_generation
+        )
         if self.live_gone and query.live_generation:
-            return Retrieval(live_generation=query.live_generation, live_gone=True)
+            return replace(answer, live_gone=True)
         corpus, suffix = list(self.indexes[query.index]), query.suffix.tolist()
         for length in range(min(query.max_match, len(suffix)), query.min_match - 1, -1):
             ends = [e for e in range(length, len(corpus)) if corpus[e - length : e] == suffix[len(suffix) - length :]]
             if ends:
-                return self._trie([corpus[e : e + query.max_depth] for e in ends], length, query.node_budget)
-        return Retrieval(compute_us=3.0)
+                return self._trie(answer, [corpus[e : e + query.max_depth] for e in ends], length, query.node_budget)
+        return answer
 
-    def _trie(self, continuations: Sequence[Sequence[int]], length: int, budget: int) -> Retrieval:
+    def _trie(self, answer: Retrieval, continuations: Sequence[Sequence[int]], length: int, budget: int) -> Retrieval:
         counts: dict[tuple[int, ...], int] = {}
         for continuation in continuations:
             for depth in range(1, len(continuation) + 1):
@@ -245,7 +253,8 @@ class FakeRetriever:
         paths = sorted(counts, key=lambda path: (-counts[path], len(path), path))
         kept = paths[:budget]
         row = {path: i for i, path in enumerate(kept)}
-        return Retrieval(
+        return replace(
+            answer,
             match_length=length,
             match_count=len(continuations),
             tokens=np.array([path[-1] for path in kept], dtype=np.int64),
@@ -253,5 +262,4 @@ class FakeRetriever:
             depths=np.array([len(path) for path in kept], dtype=np.int64),
             counts=np.array([counts[path] for path in kept], dtype=np.int64),
             truncated=len(paths) > budget,
-            compute_us=3.0,
         )

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from contracts.errors import InvalidArgument
-from contracts.topology import position_ids
 from models.backend import Backend, KVSlot, RowBlock
 from models.load import load_backend
+from tests.helpers.proposals import position_ids
 from tests.helpers.tiny_models import tiny_checkpoint
 from tests.oracle.m72.medusa_reference import parents_of
 

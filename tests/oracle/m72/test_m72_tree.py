@@ -18,10 +18,11 @@ from contracts.capability import Exactness, bind
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.graph import CandidateGraph, Draw, check_commit
 from contracts.randomness import CoinChooser
-from contracts.topology import ProbabilitySemantics, SamplingRelation, ancestor_mask, path_to, position_ids
+from contracts.topology import ProbabilitySemantics, SamplingRelation, ancestor_mask, path_to
 from models.backend import RowBlock
 from models.laws import TargetLaws
 from models.load import load_backend
+from tests.helpers.proposals import position_ids
 from tests.helpers.tiny_models import tiny_checkpoint
 from tests.oracle.m72.medusa_reference import parents_of
 from verifier.selection import VERIFIERS, Selection

@@ -5,8 +5,8 @@ import pytest
 
 from contracts.errors import InvalidArgument
 from contracts.graph import CandidateGraph, Draw, check_commit, check_graph, merge_by_full_prefix
-from contracts.topology import Topology, ancestor_mask, position_ids
-from tests.helpers.proposals import paths_proposal
+from contracts.topology import Topology, ancestor_mask
+from tests.helpers.proposals import paths_proposal, position_ids
 
 A, B, C, D, E, F, X = range(7)
 HYDRA = paths_proposal("hydra", [[A, B, C], [A, B, D], [X, B]])

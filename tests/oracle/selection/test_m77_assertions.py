@@ -19,11 +19,10 @@ from contracts.topology import (
     Topology,
     ancestor_mask,
     path_to,
-    position_ids,
 )
 from models.laws import TargetLaws
 from tests.helpers.enumeration import paths_of
-from tests.helpers.proposals import paths_proposal
+from tests.helpers.proposals import paths_proposal, position_ids
 from verifier.selection import VERIFIERS
 
 PREFIX_LEN, VOCAB = 10, 4

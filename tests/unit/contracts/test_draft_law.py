@@ -6,8 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from contracts.draft_law import TOTAL, DraftLaw, check_law, law_from_probabilities, point_law
+from contracts.draft_law import TOTAL, DraftLaw, check_law, law_from_probabilities
 from contracts.errors import InvalidArgument
+from tests.helpers.proposals import point_law
 
 
 def law(ids: list[int], weights: list[int]) -> DraftLaw:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from contracts.draft_law import TOTAL, DraftLaw, law_from_probabilities, point_law
+from contracts.draft_law import TOTAL, DraftLaw, law_from_probabilities
 from contracts.drawing import (
     DraftCoins,
     draw_independent,
@@ -20,6 +20,7 @@ from contracts.drawing import (
 )
 from contracts.errors import InvalidArgument
 from contracts.randomness import CoinChooser
+from tests.helpers.proposals import point_law
 
 LAW = law_from_probabilities([2, 5, 7, 9], [0.4, 0.3, 0.2, 0.1])
 

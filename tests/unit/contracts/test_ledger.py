@@ -2,7 +2,7 @@
 
 import pytest
 
-from contracts.ledger import COMPONENTS, IndexMatch, RoundLedger, sum_ledgers
+from contracts.ledger import COMPONENTS, IndexMatch, RoundLedger, add_sums, sum_ledgers
 
 
 def test_components_add_up_and_overhead_leaves_out_the_useful_work() -> None:
@@ -40,6 +40,16 @@ def test_misses_and_truncations_of_indexes_are_counted_per_round() -> None:
     ]
     total = sum_ledgers(rounds)
     assert (total.missed_by, total.truncated_by) == ({"retrieval": 1}, {"retrieval": 1})
+
+
+def test_sums_of_requests_add_up_to_the_sum_of_all_their_rounds() -> None:
+    rounds = [
+        RoundLedger(verify=40, committed=1, candidates=3, proposed_by={"a": 3}, failures={"b": "late"}),
+        RoundLedger(wire=5, committed=2, accepted=1, accepted_by={"a": 1}, matches={"r": IndexMatch(0, 0, False)}),
+        RoundLedger(proposal=20, committed=5, proposed_by={"a": 2, "b": 4}, matches={"r": IndexMatch(7, 3, True)}),
+    ]
+    apart = [sum_ledgers(rounds[:1], plain_step_us=9), sum_ledgers(rounds[1:], plain_step_us=8)]
+    assert add_sums(apart) == sum_ledgers(rounds, plain_step_us=9)
 
 
 def test_an_empty_request_has_no_infinite_figures() -> None:

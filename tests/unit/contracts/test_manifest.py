@@ -11,6 +11,7 @@ from contracts.errors import InvalidArgument
 from contracts.frontier import Frontier
 from contracts.graph import merge_by_full_prefix
 from contracts.manifest import Manifest, RoundManifest, SourcePlan, TargetIdentity, canonical_bytes
+from contracts.options import SourceOption
 from contracts.payload import payload_digest
 from contracts.sampling import SamplingPolicy
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
@@ -40,6 +41,10 @@ def test_hash_is_sha256_of_the_canonical_bytes_and_stable_across_key_order() -> 
         replace(MANIFEST, sources=(replace(SOURCE, version="v2"),)),
         replace(MANIFEST, releases={"s": "r1"}),
         replace(MANIFEST, options={"s.max_ngram": 3}),
+        replace(MANIFEST, indexes={"s": "code"}),
+        replace(MANIFEST, tenant="alice"),
+        replace(MANIFEST, target=replace(TARGET, batching="pass_rows=8")),
+        replace(MANIFEST, sources=(replace(SOURCE, options=(SourceOption("n", 1, 2, 1),)),)),
         replace(MANIFEST, verifier="membership"),
         replace(MANIFEST, exactness="heuristic"),
         replace(MANIFEST, node_budget=17),

@@ -10,12 +10,11 @@ from contracts.topology import (
     ancestor_mask,
     check_parents,
     depths_of,
-    group_by_parent,
     materialise,
     path_to,
-    position_ids,
     shape_of,
 )
+from tests.helpers.proposals import position_ids
 
 
 def rows(*parents: int) -> np.ndarray:
@@ -81,7 +80,3 @@ def test_an_exponential_metadata_graph_is_refused_at_its_limit() -> None:
 def test_a_metadata_graph_with_a_bad_parent_list_is_refused(parents: tuple[int, ...]) -> None:
     with pytest.raises(InvalidArgument, match=r"nodes\[1\].parents"):
         materialise([MetadataNode(0, (-1,)), MetadataNode(1, parents)], limit=10)
-
-
-def test_children_are_grouped_in_row_order() -> None:
-    assert group_by_parent(rows(-1, -1, 0, 0, 1)) == {-1: (0, 1), 0: (2, 3), 1: (4,)}

@@ -1,6 +1,7 @@
 """Indexes as tenants see them, live generations in round manifests, and outputs on their way back to live indexes."""
 
 import asyncio
+import json
 
 import numpy as np
 import pytest
@@ -32,6 +33,25 @@ async def test_the_round_manifest_names_the_live_generation_that_was_asked():
     assert {query.live_generation for query in retriever.asked} == {41}
     named = [r.manifest.live_generation for r in verifier.verified if r.manifest.plan]
     assert set(named) == {41}
+
+
+async def test_the_manifest_seals_whose_and_which_index_the_live_generation_belongs_to():
+    retriever = FakeRetriever({"book": corpus()})
+    retriever.live = 41
+    generate = orchestrator(FakeVerifier(), retrievers=[retriever]).generate
+    _, final = await collect(generate(ask(sources=("retrieval",), tenant="alice")))
+    manifest = json.loads(final.certificate.manifest)
+    assert (manifest["indexes"], manifest["tenant"]) == ({"retrieval": "book"}, "alice")
+    assert manifest["releases"] == {"retrieval": retriever.release}
+
+
+async def test_an_answer_from_another_release_than_the_bound_one_is_a_failure_of_the_source():
+    retriever = FakeRetriever({"book": corpus()})
+    retriever.answers_from = "release-0"
+    _, final = await collect(orchestrator(FakeVerifier(), retrievers=[retriever]).generate(ask(sources=("retrieval",))))
+    assert final.usage.completion == 40
+    assert final.usage.proposed == 0
+    assert "retrieval.release: answered from 'release-0'" in final.certificate.failures["retrieval"]
 
 
 async def test_a_live_generation_that_is_gone_costs_one_miss_and_the_text_stays():

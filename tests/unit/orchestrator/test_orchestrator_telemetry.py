@@ -242,3 +242,12 @@ async def test_nothing_is_worked_out_for_a_trace_that_nobody_takes(monkeypatch):
         untraced.generate(GenerateRequest(text="abab", policy=REQUEST.policy, sources=("oracle",)))
     )
     assert sum(len(chunk.token_ids) for chunk in chunks) == 7
+
+
+async def test_a_client_that_goes_away_leaves_the_finish_reason_cancelled_in_the_trace(bench):
+    events = bench.orchestrator.generate(REQUEST)
+    await anext(events)
+    await events.aclose()
+    (root,) = (span for span in bench.spans() if span.name == names.SPAN_GENERATE)
+    assert root.attributes[names.GEN_AI_FINISH_REASONS] == ("cancelled",)
+    assert root.status.status_code is StatusCode.UNSET

@@ -14,7 +14,7 @@ from contracts.errors import AlreadyExists, DraftproofError, FailedPrecondition,
 from contracts.frontier import Frontier
 from contracts.manifest import Manifest, SourcePlan
 from contracts.ports import ProposeRequest, ProposerPort
-from contracts.proposal import Proposal, ProposalNode
+from contracts.proposal import Proposal, ProposalNode, check_proposal
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from proposer.host import SourceHost
 from proposer.local import LocalProposer
@@ -74,6 +74,34 @@ def test_a_request_that_fits_is_answered_under_its_round_manifest() -> None:
     proposal = host.propose(request)
     assert proposal.round_hash == request.manifest.hash
     assert [node.token for node in proposal.nodes] == [2, 3, 1]
+
+
+class Planner(Recorder):
+    """Declares trees and offers a planner's graph: 5 and 6 both lead to 7."""
+
+    def describe(self) -> SourceDescription:
+        return replace(super().describe(), topology=Topology.TREE)
+
+    def propose(self, request: ProposeRequest) -> Proposal:
+        made = super().propose(request)
+        five = made.nodes[0]
+        nodes = (five, five._replace(token=6), five._replace(token=7, parent=0, depth=2))
+        return replace(made, nodes=nodes, topology=Topology.METADATA_GRAPH, more_parents={2: (1,)})
+
+
+def test_a_planners_graph_leaves_the_host_as_the_tree_of_its_paths() -> None:
+    host, rounds = hosted(Planner())
+    proposal = host.propose(rounds.request("recorder", PREFIX))
+    check_proposal(proposal, vocab_size=10)
+    assert proposal.topology is Topology.TREE
+    assert [(node.token, node.parent, node.depth) for node in proposal.nodes] == [
+        (5, -1, 1),
+        (6, -1, 1),
+        (7, 0, 2),
+        (7, 1, 2),
+    ]
+    small = rounds.request("recorder", PREFIX, node_budget=3)
+    assert refusal(lambda: host.propose(small)) == (Internal, "proposal.nodes")
 
 
 def test_several_sources_are_described_in_order_and_answer_for_themselves() -> None:

@@ -1,5 +1,6 @@
 """Hypothesis strategies for records that cross the wire."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from contracts.draft_law import DraftLaw, law_from_probabilities
 from contracts.graph import CandidateGraph, Draw
 from contracts.hidden import HiddenRows
 from contracts.manifest import Manifest, RoundManifest, SourcePlan, TargetIdentity
+from contracts.options import SourceOption
 from contracts.proposal import Proposal, ProposalNode, SourceCost, StateHandle
 from contracts.receipt import Closing, FinishReason, Receipt, TokenLogprob, VerifyTimings
 from contracts.sampling import SamplingPolicy
@@ -21,6 +23,7 @@ digests = st.sampled_from(["", "0" * 64, "ab" * 32])
 tokens = st.integers(0, 49_151)
 counts = st.integers(0, 2**31)
 micros = st.floats(0, 1e9, allow_nan=False)
+whole = st.integers(-(1 << 63), (1 << 63) - 1)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -114,6 +117,11 @@ sources = st.builds(
     target_digest=digests,
     max_nodes=st.integers(0, 512),
     taps=st.lists(st.sampled_from(["final_norm", "layer:0", "layer:14"]), max_size=3, unique=True).map(tuple),
+    options=st.lists(
+        st.builds(SourceOption, texts, whole, whole, whole, st.just("")),
+        max_size=3,
+        unique_by=lambda option: option.name,
+    ).map(lambda given: tuple(replace(option, not_below=given[0].name) for option in given)),
 )
 
 capabilities = st.builds(
@@ -142,6 +150,7 @@ targets = st.builds(
     backend=texts,
     hardware=texts,
     row_invariant_up_to=counts,
+    batching=texts,
 )
 
 manifests = st.builds(
@@ -154,7 +163,9 @@ manifests = st.builds(
     node_budget=counts,
     max_depth=counts,
     releases=st.dictionaries(names, digests, max_size=2),
-    options=st.dictionaries(names, st.integers(-(1 << 63), (1 << 63) - 1), max_size=2),
+    options=st.dictionaries(names, whole, max_size=2),
+    indexes=st.dictionaries(names, names, max_size=2),
+    tenant=texts,
     parent=digests,
 )
 

@@ -108,3 +108,13 @@ def test_compact_folds_live_outputs_into_a_release(
     put_up(store, "open", [TRACE], tokenizer_sha256=bound["tokenizer_sha256"])
     with pytest.raises(PermissionDenied, match="live"):
         index("compact", "open", "--tenant", "a")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("gc", "--keep", "0"), ("gc", "--keep", "-3"), ("gc", "--grace-minutes", "-5"), ("rollback", "x", "--steps", "0")],
+)
+def test_numbers_that_make_no_sense_are_usage_errors(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(build_app(), ["index", *words], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert words[-2] in done.output

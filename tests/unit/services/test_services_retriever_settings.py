@@ -57,7 +57,7 @@ def test_wrong_live_policies_stop_it_by_name(text: str, words: str) -> None:
     ("given", "kind", "words"),
     [
         ({"redis_url": ""}, FailedPrecondition, "DRAFTPROOF_REDIS_URL"),
-        ({"retriever_groups": "a,b", "retriever_group": "c"}, InvalidArgument, "retriever_group"),
+        ({"retriever_groups": "a,b", "retriever_group": "c"}, InvalidArgument, "RETRIEVER_GROUP"),
         ({"retriever_groups": "a,b"}, InvalidArgument, "retriever_group"),
         ({"retriever_group": "a"}, InvalidArgument, "no groups"),
     ],

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contracts.draft_law import point_law
 from contracts.errors import DraftproofError, FailedPrecondition, InvalidArgument
 from contracts.frontier import Frontier
 from contracts.graph import CandidateGraph, Draw
@@ -32,6 +31,7 @@ from services.wire import (
     vector,
     verifier,
 )
+from tests.helpers.proposals import point_law
 
 
 def u32(*values: int) -> vec.Vector:

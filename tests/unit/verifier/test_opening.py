@@ -119,6 +119,7 @@ def test_a_bad_request_is_refused_by_field_and_costs_nothing(change: dict[str, A
         ("vocab_size", VOCAB + 1),
         ("model", "another"),
         ("row_invariant_up_to", 3),
+        ("batching", "pass_rows=1,prefill_chunk=1"),
     ],
 )
 def test_a_manifest_sealed_for_another_target_is_refused(part: str, value: object) -> None:
