@@ -10,7 +10,7 @@ import torch
 from contracts.errors import FailedPrecondition, InvalidArgument
 from models.cuda.device import require_device
 from services.cli import doctor
-from services.settings import AllSettings, VerifierSettings
+from services.settings import AllSettings, VerifierSettings, load
 from services.verifier_service.build import build_worker
 from verifier.hardware import hardware_profile
 
@@ -60,11 +60,15 @@ def test_a_missing_gpu_is_refused_before_a_model_is_looked_for() -> None:
         assert caught.value.field == "device"
 
 
-def test_doctor_is_silent_about_cpus_and_names_what_is_wrong_with_a_device() -> None:
+def test_doctor_is_silent_about_cpus() -> None:
     assert found("cpu") == []
-    ((level, what),) = found("tpu")
-    assert level == "bad"
-    assert "'tpu' is not supported" in what
+
+
+def test_settings_refuse_what_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTPROOF_DEVICE", "tpu")
+    with pytest.raises(InvalidArgument) as caught:
+        load(VerifierSettings)
+    assert caught.value.field == "DRAFTPROOF_DEVICE"
 
 
 @NO_GPU
