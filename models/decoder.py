@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.backend import BackendInfo, Int64Array, KVSlot, KVUsage, PassResult, RowBlock
+from models.backend import BackendInfo, Int64Array, PassResult, RowBlock
 from models.config import DecoderConfig
 from models.kv import Slot, SlotPool, page_count
 from models.passes import FINAL_NORM_TAP, Span, ancestry, depths, plan, tap_layers
+from models.pooled import PooledSlots
 from models.weights import DecoderWeights, LayerWeights
 
 _PAGE_ROWS = 16
@@ -52,7 +53,7 @@ class TorchStorage:
             cache[:, :, index] = float("nan")
 
 
-class TorchDecoder:
+class TorchDecoder(PooledSlots):
     """Backend over torch operators, on any device, in fp32 or bf16.
 
     Computes what Transformers' eager attention computes, in its order of operations. Invisible rows are left out of
@@ -75,31 +76,6 @@ class TorchDecoder:
         self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         device = weights.embedding.device
         self._cos, self._sin = (part.to(device) for part in config.rope.table(config.context_length))
-
-    @property
-    def usage(self) -> KVUsage:
-        return self._pool.usage
-
-    def allocate(self, capacity: int) -> KVSlot:
-        return self._pool.allocate(capacity)
-
-    def fork(self, slot: KVSlot, length: int, capacity: int) -> KVSlot:
-        return self._pool.fork(slot, length, capacity)
-
-    def park(self, slot: KVSlot, length: int) -> None:
-        self._pool.park(slot, length)
-
-    def commit(self, slot: KVSlot, keep: Sequence[int]) -> None:
-        self._pool.commit(self._pool.own(slot), keep)
-
-    def rollback(self, slot: KVSlot) -> None:
-        self._pool.commit(self._pool.own(slot), ())
-
-    def truncate(self, slot: KVSlot, length: int) -> None:
-        self._pool.truncate(self._pool.own(slot), length)
-
-    def release(self, slot: KVSlot) -> None:
-        self._pool.release(slot)
 
     @torch.inference_mode()
     def forward(self, blocks: Sequence[RowBlock], *, taps: Sequence[str] = ()) -> PassResult:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from models.backend import BackendInfo, Int64Array, KVSlot, KVUsage, PassResult, RowBlock
+from models.backend import BackendInfo, Int64Array, PassResult, RowBlock
 from models.config import DecoderConfig
 from models.cpu.buffers import ModelBuffers, WorkBuffers
 from models.cpu.embedding import embedding_table
@@ -21,10 +21,11 @@ from models.cpu.run import run
 from models.cpu.storage import PagedStorage
 from models.kv import SlotPool
 from models.passes import FINAL_NORM_TAP, plan, tap_layers
+from models.pooled import PooledSlots
 from models.weights import DecoderWeights
 
 
-class CpuDecoder:
+class CpuDecoder(PooledSlots):
     """Backend whose whole pass runs in LLVM-compiled code, without the GIL, on `threads` threads.
 
     Weights are held in `info.dtype`: fp32, bf16, or codes of eight or four bits with scales (models/quantized.py).
@@ -55,31 +56,6 @@ class CpuDecoder:
         cos, sin = config.rope.table(config.context_length)
         self._cos, self._sin = cos.numpy(), sin.numpy()
         self._compile()
-
-    @property
-    def usage(self) -> KVUsage:
-        return self._pool.usage
-
-    def allocate(self, capacity: int) -> KVSlot:
-        return self._pool.allocate(capacity)
-
-    def fork(self, slot: KVSlot, length: int, capacity: int) -> KVSlot:
-        return self._pool.fork(slot, length, capacity)
-
-    def park(self, slot: KVSlot, length: int) -> None:
-        self._pool.park(slot, length)
-
-    def commit(self, slot: KVSlot, keep: Sequence[int]) -> None:
-        self._pool.commit(self._pool.own(slot), keep)
-
-    def rollback(self, slot: KVSlot) -> None:
-        self._pool.commit(self._pool.own(slot), ())
-
-    def truncate(self, slot: KVSlot, length: int) -> None:
-        self._pool.truncate(self._pool.own(slot), length)
-
-    def release(self, slot: KVSlot) -> None:
-        self._pool.release(slot)
 
     def forward(self, blocks: Sequence[RowBlock], *, taps: Sequence[str] = ()) -> PassResult:
         tapped = tap_layers(taps, self._config.num_layers)

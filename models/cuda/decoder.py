@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from contracts.errors import InvalidArgument
-from models.backend import BackendInfo, KVSlot, KVUsage, PassResult, RowBlock
+from models.backend import BackendInfo, PassResult, RowBlock
 from models.config import DecoderConfig
 from models.cuda.forward import Forward, Outputs
 from models.cuda.graphs import MAX_GRAPHS, CudaCapture, GraphCache
@@ -24,10 +24,11 @@ from models.cuda.storage import DeviceStorage
 from models.cuda.torch_kernels import TorchKernels
 from models.kv import SlotPool
 from models.passes import FINAL_NORM_TAP, plan, tap_layers
+from models.pooled import PooledSlots
 from models.weights import DecoderWeights
 
 
-class CudaDecoder:
+class CudaDecoder(PooledSlots):
     """Backend for one GPU, in bf16 or fp32; on a CPU it runs the same pass uncaptured, with the reference kernels.
 
     weights: on the device already. kernels: None chooses Triton on a GPU that has it, torch elsewhere. capture: whether
@@ -70,34 +71,9 @@ class CudaDecoder:
         self._graphs = GraphCache(self._inputs, forward, recorder, max_graphs)
 
     @property
-    def usage(self) -> KVUsage:
-        return self._pool.usage
-
-    @property
     def captured(self) -> int:
         """Graphs held now."""
         return self._graphs.captured
-
-    def allocate(self, capacity: int) -> KVSlot:
-        return self._pool.allocate(capacity)
-
-    def fork(self, slot: KVSlot, length: int, capacity: int) -> KVSlot:
-        return self._pool.fork(slot, length, capacity)
-
-    def park(self, slot: KVSlot, length: int) -> None:
-        self._pool.park(slot, length)
-
-    def commit(self, slot: KVSlot, keep: Sequence[int]) -> None:
-        self._pool.commit(self._pool.own(slot), keep)
-
-    def rollback(self, slot: KVSlot) -> None:
-        self._pool.commit(self._pool.own(slot), ())
-
-    def truncate(self, slot: KVSlot, length: int) -> None:
-        self._pool.truncate(self._pool.own(slot), length)
-
-    def release(self, slot: KVSlot) -> None:
-        self._pool.release(slot)
 
     @torch.inference_mode()
     def forward(self, blocks: Sequence[RowBlock], *, taps: Sequence[str] = ()) -> PassResult:

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from contracts.errors import InvalidArgument
-from models.backend import BackendInfo, KVSlot, KVUsage, PassResult, RowBlock
+from models.backend import BackendInfo, PassResult, RowBlock
 from models.fallback.attention import TreePass, running
 from models.fallback.model import CausalModel, ModelRows
 from models.fallback.storage import LayerStorage, PagedCache
 from models.kv import SlotPool
 from models.passes import FINAL_NORM_TAP, Span, ancestry, depths, plan, tap_layers
+from models.pooled import PooledSlots
 
 
-class TransformersBackend:
+class TransformersBackend(PooledSlots):
     """PrefixBackend over a `CausalModel`. Makes no claim of row invariance.
 
     A block's `inputs` take the place of what the model's embedding module gives, before anything the model adds to that
@@ -33,31 +34,6 @@ class TransformersBackend:
         self._model = model
         self._storage = LayerStorage(model.layer_shapes, kv_budget_tokens, model.dtype, model.device)
         self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
-
-    @property
-    def usage(self) -> KVUsage:
-        return self._pool.usage
-
-    def allocate(self, capacity: int) -> KVSlot:
-        return self._pool.allocate(capacity)
-
-    def fork(self, slot: KVSlot, length: int, capacity: int) -> KVSlot:
-        return self._pool.fork(slot, length, capacity)
-
-    def park(self, slot: KVSlot, length: int) -> None:
-        self._pool.park(slot, length)
-
-    def commit(self, slot: KVSlot, keep: Sequence[int]) -> None:
-        self._pool.commit(self._pool.own(slot), keep)
-
-    def rollback(self, slot: KVSlot) -> None:
-        self._pool.commit(self._pool.own(slot), ())
-
-    def truncate(self, slot: KVSlot, length: int) -> None:
-        self._pool.truncate(self._pool.own(slot), length)
-
-    def release(self, slot: KVSlot) -> None:
-        self._pool.release(slot)
 
     @torch.inference_mode()
     def forward(self, blocks: Sequence[RowBlock], *, taps: Sequence[str] = ()) -> PassResult:
