@@ -70,7 +70,7 @@ class VerifierSettings(ModelSettings):
     max_queue: int = Field(256, ge=1, description="calls that may wait for a pass")
     max_pass_rows: int = Field(512, ge=1, description="rows of a pass over several sessions")
     prefill_slowdown: float = Field(
-        2.0,
+        4.0,
         gt=1,
         description="how many times as long a pass of rounds may take for the rows of a prompt that fills meanwhile",
     )
