@@ -103,8 +103,11 @@ def _sweep(
         phi.add_incoming(zero, entry)
         phi.add_incoming(start, resume)
 
-    folded = _float_sums if kind in (FP32, BF16) else _grouped_sums
-    sums = folded(builder, inputs, w, starts, swept, depth, first, _Asked(aheads, pace, kind))
+    asked = _Asked(aheads, pace, kind)
+    if kind in (FP32, BF16):
+        sums = _float_sums(builder, inputs, w, starts, swept, depth, first, asked)
+    else:
+        sums = _grouped_sums(builder, inputs, w, starts, depth, first, asked)
     builder.cbranch(builder.icmp_signed("==", mode, I64(ADD)), add, store)
     builder.position_at_end(add)
     for output, value in zip(outputs, sums, strict=True):
@@ -175,7 +178,6 @@ def _grouped_sums(
     inputs: list[Any],
     w: Any,
     starts: list[Any],
-    swept: list[tuple[int, int]],
     depth: Any,
     first: list[Any],
     asked: _Asked,
