@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Coroutine
 from typing import Any
 
 import uvloop
 
+from services import garbage
+
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Runs a service to its end.
-
-    What was made at import is kept out of the garbage collector's sight, whose full passes would come in mid-round.
-    """
-    gc.collect()
-    gc.freeze()
+    """Runs a service to its end. What was made at import stays out of the garbage collector's sight."""
+    garbage.resume()
     uvloop.run(main)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from services import garbage
 from services import settings as known
 from services.logs import set_up_logging
 
@@ -19,6 +20,12 @@ app = typer.Typer(
 )
 
 FollowStdin = Annotated[bool, typer.Option("--follow-stdin", help="Stop when standard input ends.", hidden=True)]
+
+
+@app.callback()
+def _serve(context: typer.Context) -> None:
+    garbage.postpone()
+    context.call_on_close(garbage.resume)
 
 
 @app.command()

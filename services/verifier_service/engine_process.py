@@ -23,7 +23,7 @@ from opentelemetry.trace import Span, SpanKind
 from contracts.errors import DraftproofError, InvalidArgument
 from contracts.manifest import RoundManifest
 from protos.draftproof.v1 import verifier_pb2 as pb
-from services import telemetry
+from services import garbage, telemetry
 from services.link.address import link_of
 from services.link.codec import Decoder, VerifyQuestion, encode
 from services.link.frames import Kind, Splitter, frame
@@ -246,6 +246,7 @@ def _listen(settings: VerifierSettings) -> socket.socket | None:
 
 def main(link_fd: int) -> None:
     """Builds the engine as the environment says, and serves."""
+    garbage.postpone()
     # A terminal sends its interrupt to the whole group; the front decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = load(VerifierSettings)
@@ -257,6 +258,7 @@ def main(link_fd: int) -> None:
         from services.verifier_service.build import build_worker
 
         worker = build_worker(settings)
+        garbage.resume()
         EngineProcess(worker, link, _listen(settings)).serve()
     stop_telemetry()
 

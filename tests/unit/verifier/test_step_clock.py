@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from models.backend import KVSlot
 from tests.unit.verifier.rig import Rig, chain
 from verifier.step_clock import StepClock
 
@@ -23,7 +26,21 @@ def test_the_warm_up_times_one_row_passes_and_leaves_nothing_reserved() -> None:
     rig.engine.warm_up(passes=3)
     assert rig.engine.describe().plain_step_us == pytest.approx(2000, abs=1)
     assert rig.scripted.slots == []
-    assert rig.scripted.passes == [[32], [32], *[[1]] * 4]
+    assert rig.scripted.passes == [[32], [32], [2], *[[1]] * 4]
+
+
+def test_the_warm_up_moves_a_row_so_that_no_request_waits_for_that_to_be_compiled() -> None:
+    rig = Rig()
+    kept: list[list[int]] = []
+    commit = rig.scripted.commit
+
+    def watched(slot: KVSlot, keep: Sequence[int]) -> None:
+        kept.append(list(keep))
+        commit(slot, keep)
+
+    rig.scripted.commit = watched  # type: ignore[method-assign]
+    rig.engine.warm_up(passes=1)
+    assert kept == [list(range(32)), [1]]
 
 
 def test_one_row_passes_keep_the_plain_step_up_to_date_and_others_do_not() -> None:
