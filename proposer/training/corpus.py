@@ -45,7 +45,8 @@ class Example:
 @dataclass(frozen=True)
 class Batch:
     """Packed examples. hidden: per tap float32 [T, H], rows of absent inputs zero (and not valid). labels: draft indices of
-    the tokens, -1 outside the draft vocabulary. teacher_*: as in `Example`, [T, K]. bounds: start and stop of each."""
+    the tokens, -1 outside the draft vocabulary. teacher_*: as in `Example`, [T, K]. bounds: start and stop of each. step:
+    how many steps the run had taken, which stages and noise follow from; 0 outside a run."""
 
     stream: Stream
     hidden: dict[str, Tensor]
@@ -54,6 +55,7 @@ class Batch:
     teacher_probs: Tensor
     bounds: tuple[tuple[int, int], ...]
     label_starts: tuple[int, ...]
+    step: int = 0
 
 
 def token_counts(conversations: Sequence[Conversation]) -> Counter[int]:
@@ -157,8 +159,8 @@ def groups(examples: Sequence[Example], *, label_tokens: int, seed: int) -> Iter
         yield pending
 
 
-def pack(examples: Sequence[Example], vocabulary: DraftVocabulary) -> Batch:
-    """Examples one after another, each a segment of its own."""
+def pack(examples: Sequence[Example], vocabulary: DraftVocabulary, step: int = 0) -> Batch:
+    """Examples one after another, each a segment of its own; step as in `Batch`."""
     ends = np.cumsum([len(one.tokens) for one in examples]).tolist()
     bounds = tuple(zip([0, *ends[:-1]], ends, strict=True))
     tokens = torch.cat([one.tokens for one in examples])
@@ -177,6 +179,7 @@ def pack(examples: Sequence[Example], vocabulary: DraftVocabulary) -> Batch:
         teacher_probs=_padded([one.teacher_probs for one in examples]),
         bounds=bounds,
         label_starts=tuple(start + one.label_start for (start, _), one in zip(bounds, examples, strict=True)),
+        step=step,
     )
 
 

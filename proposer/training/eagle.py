@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class EagleObjective:
 
     def scores(self, network: EagleNetwork, batch: Batch) -> Sequence[Score]:
         """One score a depth."""
-        halves = network.real(self._noisy(batch) if torch.is_grad_enabled() else batch.hidden)
+        halves = network.real(self.noisy(batch) if torch.is_grad_enabled() else batch.hidden)
         per_step: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = [([], []) for _ in range(self.steps)]
         for (start, stop), label in zip(batch.bounds, batch.label_starts, strict=True):
             segment = Segment(halves[start : stop - 1], batch.stream.tokens[start:stop], max(label - start - 2, 0))
@@ -39,16 +40,19 @@ class EagleObjective:
                 per_step[step][1].append(torch.arange(first, first + len(predicted)))
         return [self._score(network, batch, *parts, step) for step, parts in enumerate(per_step) if parts[0]]
 
-    def _noisy(self, batch: Batch) -> Mapping[str, Tensor]:
+    def noisy(self, batch: Batch) -> Mapping[str, Tensor]:
+        """The batch's rows with the noise of its step."""
         if not self.noise:
             return batch.hidden
-        # Keyed by the batch, so that a resumed run is the run it would have been.
-        generator = torch.Generator().manual_seed(int(batch.stream.tokens.sum()))
-        return {
-            tap: rows
-            + self.noise * rows.square().mean(1, keepdim=True).sqrt() * torch.randn(rows.shape, generator=generator)
-            for tap, rows in batch.hidden.items()
-        }
+        noisy = {}
+        for index, (tap, rows) in enumerate(batch.hidden.items()):
+            size = self.noise * rows.square().mean(1, keepdim=True).sqrt()
+            parts = [
+                torch.randn((stop - start, rows.shape[1]), generator=_generator(batch, start, stop, index))
+                for start, stop in batch.bounds
+            ]
+            noisy[tap] = rows + size * torch.cat(parts)
+        return noisy
 
     def _score(
         self, network: EagleNetwork, batch: Batch, predicted: list[torch.Tensor], rows: list[torch.Tensor], step: int
@@ -63,3 +67,10 @@ class EagleObjective:
         if self.feature_weight:
             loss = loss + self.feature_weight * losses.feature(output, batch.hidden[FINAL][row + 1])
         return Score(loss * self.decay**step, losses.hits(logits, labels), len(labels))
+
+
+def _generator(batch: Batch, start: int, stop: int, tap: int) -> torch.Generator:
+    """Keyed by conversation and step, whatever stands beside it: a resumed run is the run it would have been, and so is one
+    whose steps are split over several processes."""
+    key = f"{batch.step} {tap} ".encode() + batch.stream.tokens[start:stop].numpy().tobytes()
+    return torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(key, digest_size=6).digest()))

@@ -15,7 +15,7 @@ from torch import nn
 from contracts.errors import FailedPrecondition
 from proposer.heads.vocabulary import DraftVocabulary
 from proposer.training.corpus import Example, groups, pack
-from proposer.training.gradients import Gradients, LocalGradients, Measured, Objective
+from proposer.training.gradients import Gradients, Learning, LocalGradients, Measured, Objective
 
 
 @dataclass(frozen=True)
@@ -66,22 +66,21 @@ class State(Protocol):
 
 class Trainer:
     """One run, which goes on from `state` and saves itself there. rate_of: learning-rate multiple of a parameter. gradients:
-    who computes a step's; this process where none is given. objective: evaluates. Raises FailedPrecondition where the state
+    who computes a step's; this process where none is given. Raises FailedPrecondition where the state
     is of another network."""
 
     def __init__(
         self,
-        network: nn.Module,
-        objective: Objective,
-        vocabulary: DraftVocabulary,
+        learning: Learning,
         recipe: Recipe,
         *,
         rate_of: Callable[[str], float] = lambda name: 1.0,
         state: State | None = None,
         gradients: Gradients | None = None,
     ) -> None:
-        self._network, self._objective, self._vocabulary, self._recipe = network, objective, vocabulary, recipe
-        self._gradients = gradients or LocalGradients(objective, vocabulary)
+        self._network, self._objective, self._vocabulary = learning.network, learning.objective, learning.vocabulary
+        self._recipe = recipe
+        self._gradients = gradients or LocalGradients(learning)
         self._state = state
         groups = [
             {
@@ -89,7 +88,7 @@ class Trainer:
                 "rate": rate_of(name),
                 "weight_decay": recipe.weight_decay if parameter.dim() > 1 else 0.0,
             }
-            for name, parameter in network.named_parameters()
+            for name, parameter in self._network.named_parameters()
             if parameter.requires_grad
         ]
         self._optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, recipe.beta2))
@@ -99,11 +98,6 @@ class Trainer:
         self.history: list[Figures] = []
         if state is not None and state.loaded is not None:
             self._resume(state.loaded)
-
-    @property
-    def steps(self) -> int:
-        """Steps taken so far, those of the run resumed included."""
-        return self._step
 
     def run(
         self, examples: Sequence[Example], held_out: Sequence[Example], report: Callable[[Figures, int], None]
@@ -115,7 +109,7 @@ class Trainer:
         last: Figures | None = None
         for group in self._stream(examples):
             self._optimizer.zero_grad(set_to_none=True)
-            measured = self._gradients(group)
+            measured = self._gradients(group, self._step)
             parameters = [p for options in self._optimizer.param_groups for p in options["params"]]
             nn.utils.clip_grad_norm_(parameters, recipe.clip)
             for options in self._optimizer.param_groups:

@@ -58,22 +58,16 @@ class Medusa2Recipe:
 
 
 class Medusa2Objective:
-    """One score for the backbone (offset 1), then one a head. Counts its batches to know the stage."""
+    """One score for the backbone (offset 1), then one a head."""
 
     def __init__(self, recipe: Medusa2Recipe, future: FutureObjective | None = None) -> None:
         self._recipe, self._future = recipe, future or FutureObjective()
-        self._batches = 0
-
-    def resume(self, batches: int) -> None:
-        """Go on after as many batches."""
-        self._batches = batches
 
     def scores(self, network: Medusa2Network, batch: Batch) -> Sequence[Score]:
-        """In the first stage the heads read the unchanged target and the backbone gets no gradient."""
+        """In the first stage (`Batch.step` below warm_up) the heads read the unchanged target, and the backbone gets no
+        gradient and has no rows."""
         backbone, tokens = network.backbone, batch.stream.tokens
-        alone = torch.is_grad_enabled() and self._batches < self._recipe.warm_up
-        if torch.is_grad_enabled():
-            self._batches += 1
+        alone = torch.is_grad_enabled() and batch.step < self._recipe.warm_up
         with torch.no_grad():
             teacher = backbone(tokens, batch.bounds, adapted=False)
         student = teacher if alone else backbone(tokens, batch.bounds, adapted=True)
@@ -82,7 +76,7 @@ class Medusa2Objective:
             for score in self._future.medusa(network.heads, replace(batch, hidden={**batch.hidden, FINAL: student}))
         ]
         if alone:
-            return heads
+            return [Score(torch.zeros(()), 0, 0), *heads]
         rows = label_rows(batch.stream, 1)
         logits, labels = backbone.logits(student[rows]), labels_at(batch.stream, rows, 1)
         loss = self._kept(logits, backbone.logits(teacher[rows]), labels)

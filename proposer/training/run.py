@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from contracts.errors import InvalidArgument
 from models.checkpoint import digest, tokenizer_digest
 from proposer.heads import package
 from proposer.heads.eagle import EagleNetwork
-from proposer.heads.families import Frozen, network_of, package_shapes
+from proposer.heads.families import package_shapes
 from proposer.heads.package import HeadManifest, HeadPackage
-from proposer.heads.vocabulary import DraftVocabulary
 from proposer.training import plots
 from proposer.training.dataset import Dataset
-from proposer.training.gradients import Gradients
+from proposer.training.gradients import GradientsOf
 from proposer.training.loop import Figures, Recipe, Trainer
+from proposer.training.orders import HeadOrder
 from proposer.training.prepared import Corpus, Reports, Target
 from proposer.training.recipes import FamilyRecipe
 from proposer.training.run_state import RunState, identity_of
 from proposer.training.warm_start import warm_start
-
-GradientsOf = Callable[[nn.Module, HeadManifest, Frozen, DraftVocabulary], Gradients]
 
 
 @dataclass(frozen=True)
@@ -74,21 +70,17 @@ def train_head(
     spent = state.spent(plan.recipe.token_budget)
     kept, held_out = corpus.examples(target, vocabulary, reports.step, prompts=plan.prompts, spent=spent)
     manifest = manifest_of(plan, target, target_name, len(vocabulary))
-    network = network_of(manifest, target.frozen, vocabulary)
+    order = HeadOrder(manifest, target.frozen, vocabulary, family)
+    learning = order.build()
+    network = learning.network
     if start is not None:
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 parameter.copy_(start.tensors[name])
     elif isinstance(network, EagleNetwork) and state.loaded is None:
         warm_start(network, target.weights, kept)
-    trainer = Trainer(
-        network,
-        partial(family.scores, network),
-        vocabulary,
-        plan.recipe,
-        state=state,
-        gradients=gradients_of and gradients_of(network, manifest, target.frozen, vocabulary),
-    )
+    gradients = gradients_of and gradients_of(network, order)
+    trainer = Trainer(learning, plan.recipe, state=state, gradients=gradients)
     last = trainer.run(kept, held_out, reports.row)
     plots.write_csv(trainer.history, out / "figures.csv")
     plots.write_plots(trainer.history, out, family.family)

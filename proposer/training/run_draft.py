@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,8 +14,10 @@ from models.checkpoint import digest
 from proposer.training import plots
 from proposer.training.checkpoint_writer import write_checkpoint
 from proposer.training.dataset import Dataset
-from proposer.training.draft import DraftNetwork, DraftObjective
+from proposer.training.draft import DraftNetwork
+from proposer.training.gradients import GradientsOf
 from proposer.training.loop import Figures, Recipe, Trainer
+from proposer.training.orders import DraftOrder
 from proposer.training.prepared import Corpus, Reports, Target
 from proposer.training.run import run_facts
 from proposer.training.run_state import RunState, identity_of
@@ -43,9 +44,11 @@ def train_draft(
     eos_ids: Sequence[int],
     command: str,
     reports: Reports,
+    gradients_of: GradientsOf | None = None,
 ) -> Figures:
     """Train and write to `out` a checkpoint that any loader reads, with `training.json` beside it; an interrupted run with
-    the same `out` goes on from `out/state.pt`. Returns the last figures, whose one depth is the draft's next token."""
+    the same `out` goes on from `out/state.pt`. gradients_of: as `train_head` has it. Returns the last figures, whose one
+    depth is the draft's next token."""
     torch.manual_seed(plan.recipe.seed)
     target, corpus = Target.read(checkpoint, eos_ids), Corpus.read(data, ())
     out.mkdir(parents=True, exist_ok=True)
@@ -54,8 +57,12 @@ def train_draft(
     state = RunState(out, identity_of("draft", target, corpus, vocabulary, plan.recipe, **options), vocabulary)
     spent = state.spent(plan.recipe.token_budget)
     kept, held_out = corpus.examples(target, vocabulary, reports.step, prompts=plan.prompts, spent=spent)
-    network = DraftNetwork(target.config, target.weights, plan.layers, target.frozen.rows(vocabulary))
-    trainer = Trainer(network, partial(DraftObjective().scores, network), vocabulary, plan.recipe, state=state)
+    order = DraftOrder(target.config, target.weights, plan.layers, target.frozen.rows(vocabulary), vocabulary)
+    learning = order.build()
+    network = learning.network
+    assert isinstance(network, DraftNetwork)
+    gradients = gradients_of and gradients_of(network, order)
+    trainer = Trainer(learning, plan.recipe, state=state, gradients=gradients)
     last = trainer.run(kept, held_out, reports.row)
     plots.write_csv(trainer.history, out / "figures.csv")
     plots.write_plots(trainer.history, out, "draft")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,14 +19,15 @@ from models.checkpoint import digest, tokenizer_digest
 from models.config import read_config
 from models.weights import read_weights
 from proposer.heads import package
-from proposer.heads.families import Frozen, network_of, package_shapes
-from proposer.heads.medusa import MedusaNetwork
+from proposer.heads.families import Frozen, package_shapes
 from proposer.training import plots
 from proposer.training.checkpoint_writer import write_checkpoint
 from proposer.training.dataset import Dataset
+from proposer.training.gradients import GradientsOf
 from proposer.training.loop import Figures, Trainer
-from proposer.training.lora import LoraBackbone, merged
-from proposer.training.medusa2 import Medusa2Network, Medusa2Objective, Medusa2Recipe
+from proposer.training.lora import merged
+from proposer.training.medusa2 import Medusa2Network, Medusa2Recipe
+from proposer.training.orders import Medusa2Order
 from proposer.training.prepared import Corpus, Reports, Target
 from proposer.training.run import HeadPlan, manifest_of, plan_options, run_facts
 from proposer.training.run_state import RunState, identity_of
@@ -54,10 +54,12 @@ def train_medusa2(
     eos_ids: Sequence[int],
     command: str,
     reports: Reports,
+    gradients_of: GradientsOf | None = None,
 ) -> Figures:
     """Train heads and adapter together and write the package to `out`; an interrupted run goes on from `out/state.pt`.
 
-    The first depth of the figures is the backbone's own next token. Raises InvalidArgument for another family than Medusa.
+    gradients_of: as `train_head` has it. The first depth of the figures is the backbone's own next token.
+    Raises InvalidArgument for another family than Medusa.
     """
     head, recipe = plan.head, plan.head.recipe
     if head.family.family != "medusa":
@@ -72,19 +74,12 @@ def train_medusa2(
         target, vocabulary, reports.step, prompts=False, spent=state.spent(recipe.token_budget)
     )
     manifest = manifest_of(head, target, target_name, len(vocabulary))
-    heads = network_of(manifest, target.frozen, vocabulary)
-    assert isinstance(heads, MedusaNetwork)
-    network = Medusa2Network(heads, LoraBackbone(target.config, target.weights, plan.rank))
-    objective = Medusa2Objective(plan.joint)
-    trainer = Trainer(
-        network,
-        partial(objective.scores, network),
-        vocabulary,
-        recipe,
-        rate_of=plan.joint.rate_of,
-        state=state,
-    )
-    objective.resume(trainer.steps)
+    order = Medusa2Order(manifest, target.frozen, target.weights, vocabulary, plan.rank, plan.joint)
+    learning = order.build()
+    network = learning.network
+    assert isinstance(network, Medusa2Network)
+    gradients = gradients_of and gradients_of(network, order)
+    trainer = Trainer(learning, recipe, rate_of=plan.joint.rate_of, state=state, gradients=gradients)
     last = trainer.run(kept, held_out, reports.row)
     plots.write_csv(trainer.history, out / "figures.csv")
     plots.write_plots(trainer.history, out, "medusa2")
@@ -100,7 +95,7 @@ def train_medusa2(
         | corpus.facts(held_out, vocabulary)
         | run_facts(recipe, last)
     )
-    tensors: dict[str, Tensor] = dict(heads.named_parameters())
+    tensors: dict[str, Tensor] = dict(network.heads.named_parameters())
     joint = replace(manifest, family="medusa2", shape={**manifest.shape, "rank": plan.rank}, training=facts)
     package.save(out, joint, tensors | network.backbone.adapter(), vocabulary)
     return last

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from services.cli import train_models
+from services.cli.train_cluster import Ray, Workers, check_workers, steps_over
 from services.cli.train_reports import command_line, reports_of
 from services.settings import VerifierSettings, load
 
@@ -23,7 +24,6 @@ app = typer.Typer(
 for command in (train_models.medusa2, train_models.backbone, train_models.draft):
     app.command()(command)
 
-RAY = "A Ray cluster: local, auto or host:port. Empty: this process."
 DATA_TAPS = ("final_norm", "layer:2", "layer:14", "layer:26")
 
 
@@ -40,7 +40,7 @@ def data(
     evaluation: Annotated[
         list[Path] | None, typer.Option(help="JSON lines of evaluation prompts: nothing that overlaps them is used.")
     ] = None,
-    ray: Annotated[str, typer.Option(help=RAY)] = "",
+    ray: Ray = "",
 ) -> None:
     """Let the target answer seed prompts and keep tokens and hidden states.
 
@@ -123,8 +123,8 @@ def head(
     start: Annotated[Path | None, typer.Option(help="A package of the same sizes to go on from.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of initial weights and order.")] = 0,
     threads: Annotated[int, typer.Option(min=0, help="Threads of torch; 0: its own choice.")] = 0,
-    ray: Annotated[str, typer.Option(help=RAY)] = "",
-    workers: Annotated[int, typer.Option(min=0, help="With --ray: actors that share each step; 0: two.")] = 0,
+    ray: Ray = "",
+    workers: Workers = 0,
 ) -> None:
     """Train a draft head for the model of the settings; write its package, figures.csv and plots.
 
@@ -132,16 +132,14 @@ def head(
     """
     import torch
 
-    from contracts.errors import InvalidArgument
     from proposer.training.dataset import Dataset
     from proposer.training.loop import Recipe
     from proposer.training.recipes import recipe_of
-    from proposer.training.run import GradientsOf, HeadPlan, train_head
+    from proposer.training.run import HeadPlan, train_head
     from services.checkpoint_files import eos_ids, model_name
     from services.cli.console import err, fetch_model
 
-    if workers and not ray:
-        raise InvalidArgument("workers", f"{workers} actors need a cluster: give --ray")
+    check_workers(ray, workers)
     settings = load(VerifierSettings)
     if threads:
         torch.set_num_threads(threads)
@@ -149,12 +147,6 @@ def head(
     checkpoint = fetch_model(settings.model, settings.models_dir)
     recipe = Recipe(token_budget=tokens, batch_tokens=batch, learning_rate=rate or chosen.learning_rate, seed=seed)
     with ExitStack() as stack:
-        gradients_of: GradientsOf | None = None
-        if ray:
-            from services.jobs.ray_cluster import ray_cluster
-            from services.jobs.train_steps import on_actors
-
-            gradients_of = on_actors(stack.enter_context(ray_cluster(ray)), chosen, workers or 2)
         last = train_head(
             HeadPlan(chosen, vocabulary, recipe, prompts=prompts, start=start),
             [Dataset(path) for path in data],
@@ -164,7 +156,7 @@ def head(
             eos_ids=eos_ids(checkpoint),
             command=command_line(),
             reports=stack.enter_context(reports_of(family, tokens)),
-            gradients_of=gradients_of,
+            gradients_of=steps_over(stack, ray, workers),
         )
     err.print(
         f"{family}: budget {tokens}, loss {last.loss:.4f}, about {last.expected_tokens:.2f} tokens a greedy chain"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from services.cli.train_cluster import Ray, Workers, check_workers, steps_over
 from services.cli.train_reports import command_line, reports_of
 from services.settings import VerifierSettings, load
 
@@ -35,6 +37,8 @@ def medusa2(
     rate: Annotated[float, typer.Option(min=0.0, help="Learning rate of the heads.")] = 1e-3,
     seed: Seed = 0,
     threads: Threads = 0,
+    ray: Ray = "",
+    workers: Workers = 0,
 ) -> None:
     """Train Medusa's heads together with a low-rank adapter of the backbone; the package carries both.
 
@@ -51,6 +55,7 @@ def medusa2(
     from services.checkpoint_files import eos_ids, model_name
     from services.cli.console import err, fetch_model
 
+    check_workers(ray, workers)
     family = recipe_of("medusa", depth=depth)
     settings = load(VerifierSettings)
     if threads:
@@ -58,7 +63,7 @@ def medusa2(
     joint = Medusa2Recipe(backbone_rate=backbone_rate, heads_weight=heads_weight, warm_up=warm_up, distil=not direct)
     recipe = Recipe(token_budget=tokens, batch_tokens=batch, learning_rate=rate, seed=seed)
     checkpoint = fetch_model(settings.model, settings.models_dir)
-    with reports_of("medusa2", tokens) as reports:
+    with ExitStack() as stack:
         last = train_medusa2(
             Medusa2Plan(HeadPlan(family, vocabulary, recipe), joint, rank),
             [Dataset(path) for path in data],
@@ -67,7 +72,8 @@ def medusa2(
             target_name=model_name(settings.model),
             eos_ids=eos_ids(checkpoint),
             command=command_line(),
-            reports=reports,
+            reports=stack.enter_context(reports_of("medusa2", tokens)),
+            gradients_of=steps_over(stack, ray, workers),
         )
     err.print(f"medusa2: budget {tokens}, loss {last.loss:.4f}; serve it by `draftproof train backbone`")
 
@@ -101,6 +107,8 @@ def draft(
     rate: Annotated[float, typer.Option(min=0.0, help="Learning rate.")] = 3e-4,
     seed: Seed = 0,
     threads: Threads = 0,
+    ray: Ray = "",
+    workers: Workers = 0,
 ) -> None:
     """Distil a small draft model out of some of the target's layers; OUT is an ordinary checkpoint (DRAFTPROOF_DRAFT_MODEL).
 
@@ -115,6 +123,7 @@ def draft(
     from services.checkpoint_files import eos_ids
     from services.cli.console import err, fetch_model
 
+    check_workers(ray, workers)
     settings = load(VerifierSettings)
     if threads:
         torch.set_num_threads(threads)
@@ -124,7 +133,7 @@ def draft(
         raise InvalidArgument("layers", f"{layers!r} is no list of numbers separated by commas") from None
     recipe = Recipe(token_budget=tokens, batch_tokens=batch, learning_rate=rate, seed=seed)
     checkpoint = fetch_model(settings.model, settings.models_dir)
-    with reports_of("draft", tokens) as reports:
+    with ExitStack() as stack:
         last = train_draft(
             DraftPlan(chosen, vocabulary, recipe, prompts),
             [Dataset(path) for path in data],
@@ -132,6 +141,7 @@ def draft(
             out,
             eos_ids=eos_ids(checkpoint),
             command=command_line(),
-            reports=reports,
+            reports=stack.enter_context(reports_of("draft", tokens)),
+            gradients_of=steps_over(stack, ray, workers),
         )
     err.print(f"draft of layers {layers}: budget {tokens}, loss {last.loss:.4f}, next token {last.held_out[0]:.3f}")

@@ -10,6 +10,7 @@ import torch
 
 from proposer.training.corpus import Example, prepare
 from proposer.training.generate import Conversation
+from proposer.training.gradients import Learning
 from proposer.training.loop import Recipe, Trainer, evaluate
 from proposer.training.recipes import recipe_of
 from tests.unit.proposer.heads.tiny_heads import HIDDEN, VOCABULARY, Rows, frozen, head, network, prefix_of
@@ -33,8 +34,9 @@ def fitted(family: str) -> float:
     """How often the family's first draft is right on the branches it was fitted to."""
     made, recipe = network(family), recipe_of(family, depth=1)
     run = Recipe(token_budget=200, batch_tokens=2, learning_rate=1e-2, report_every=50)
-    Trainer(made, partial(recipe.scores, made), VOCABULARY, run).run(branches(), [], lambda figures, budget: None)
-    return evaluate(partial(recipe.scores, made), branches(), VOCABULARY)[0]
+    learning = Learning(made, partial(recipe.scores, made), VOCABULARY)
+    Trainer(learning, run).run(branches(), [], lambda figures, budget: None)
+    return evaluate(learning.objective, branches(), VOCABULARY)[0]
 
 
 def test_no_fit_of_a_token_blind_head_is_right_on_both_branches_and_a_fused_one_is() -> None:

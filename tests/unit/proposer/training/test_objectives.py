@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from contracts.errors import InvalidArgument
-from models.weights import DecoderWeights, LayerWeights
 from proposer.heads.package import ADAPTER
 from proposer.training import losses, plots
 from proposer.training.corpus import groups, pack, split, token_counts
 from proposer.training.eagle import EagleObjective
 from proposer.training.futures import FutureObjective
+from proposer.training.gradients import Learning
 from proposer.training.loop import Figures, Recipe, Trainer, evaluate
 from proposer.training.lora import LoraBackbone, merged
 from proposer.training.medusa2 import Medusa2Network, Medusa2Objective, Medusa2Recipe
@@ -27,35 +27,9 @@ from proposer.training.run_state import RunState
 from proposer.training.warm_start import warm_start
 from tests.unit.proposer.heads.tiny_heads import CONFIG, HIDDEN, VOCAB, VOCABULARY, frozen, network
 from tests.unit.proposer.training.tiny_corpus import batch, conversations, examples
+from tests.unit.proposer.training.tiny_weights import target_weights
 
 RECIPES = ("medusa", "medusa-own", "hydra", "hydra++", "clover", "eagle", "eagle3")
-
-
-def target_weights() -> DecoderWeights:
-    generator = torch.Generator().manual_seed(8)
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator) / shape[-1] ** 0.5
-
-    def layer() -> LayerWeights:
-        ones = torch.ones(HIDDEN)
-        inner = CONFIG.intermediate_size
-        qkv = random((CONFIG.num_heads + 2 * CONFIG.num_kv_heads) * CONFIG.head_dim, HIDDEN)
-        return LayerWeights(
-            ones,
-            qkv,
-            None,
-            None,
-            None,
-            random(HIDDEN, HIDDEN),
-            None,
-            ones,
-            random(2 * inner, HIDDEN),
-            random(HIDDEN, inner),
-        )
-
-    embedding = frozen().embedding
-    return DecoderWeights(embedding, tuple(layer() for _ in range(CONFIG.num_layers)), torch.ones(HIDDEN), embedding)
 
 
 def scores_of(family: str, one):
@@ -114,7 +88,7 @@ def test_a_few_steps_lower_the_loss(family: str) -> None:
     made, recipe = network(family), recipe_of(family, depth=3)
     before = sum(score.loss.item() for score in recipe.scores(made, batch()))
     run = Recipe(token_budget=900, batch_tokens=30, learning_rate=5e-3, report_every=10)
-    trainer = Trainer(made, partial(recipe.scores, made), VOCABULARY, run)
+    trainer = Trainer(Learning(made, partial(recipe.scores, made), VOCABULARY), run)
     last = trainer.run(examples(), examples(), lambda figures, budget: None)
     after = sum(score.loss.item() for score in recipe.scores(made, batch()))
     assert after < 0.8 * before
@@ -195,13 +169,8 @@ def test_feature_loss_belongs_to_eagle_alone() -> None:
 def trained(state: Path | None, budget: int, seen: list[Figures]) -> dict[str, torch.Tensor]:
     made, recipe = network("eagle"), recipe_of("eagle", depth=2)
     run = Recipe(token_budget=budget, batch_tokens=16, report_every=2)
-    trainer = Trainer(
-        made,
-        partial(recipe.scores, made),
-        VOCABULARY,
-        run,
-        state=state and RunState(state.parent, {"run": "test"}, VOCABULARY),
-    )
+    learning = Learning(made, partial(recipe.scores, made), VOCABULARY)
+    trainer = Trainer(learning, run, state=state and RunState(state.parent, {"run": "test"}, VOCABULARY))
 
     def report(figures: Figures, total: int) -> None:
         seen.append(figures)
@@ -267,7 +236,9 @@ def gradients(made: Medusa2Network, objective: Medusa2Objective, one) -> tuple[b
 def test_medusa_2_trains_heads_alone_first_then_both_and_keeps_the_backbones_law() -> None:
     made, objective = medusa2(Medusa2Recipe(warm_up=2))
     one = batch()
-    assert [gradients(made, objective, one) for _ in range(3)] == [(True, False), (True, False), (True, True)]
+    reached = [gradients(made, objective, replace(one, step=step)) for step in range(3)]
+    assert reached == [(True, False), (True, False), (True, True)]
+    one = replace(one, step=2)
     first = objective.scores(made, one)[0]
     assert first.loss.item() == pytest.approx(0.0, abs=1e-5)
     with torch.no_grad():
@@ -290,7 +261,8 @@ def test_direct_medusa_2_keeps_the_ordinary_next_token_loss() -> None:
 def test_medusa_2s_groups_have_two_learning_rates() -> None:
     recipe = Medusa2Recipe()
     made, objective = medusa2(recipe)
-    trainer = Trainer(made, partial(objective.scores, made), VOCABULARY, Recipe(token_budget=1), rate_of=recipe.rate_of)
+    learning = Learning(made, partial(objective.scores, made), VOCABULARY)
+    trainer = Trainer(learning, Recipe(token_budget=1), rate_of=recipe.rate_of)
     rates = {group["rate"] for group in trainer._optimizer.param_groups}
     assert rates == {1.0, 0.25}
     with pytest.raises(InvalidArgument, match="backbone_rate"):

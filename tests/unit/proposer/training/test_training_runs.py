@@ -159,14 +159,15 @@ def test_a_head_goes_on_with_a_larger_vocabulary_and_never_with_a_smaller_one(
         eagle3(target, data, tmp_path / "fourth", start=tmp_path / "own", family=own)
 
 
-def test_noise_is_added_in_training_alone_and_follows_from_the_batch() -> None:
+def test_noise_is_added_in_training_alone_and_follows_from_the_step() -> None:
     one, made = batch(), network("eagle3")
     plain, noisy = EagleObjective(steps=2), EagleObjective(steps=2, noise=0.3)
 
-    def loss(objective: EagleObjective) -> float:
-        return float(objective.scores(made, one)[0].loss.detach())
+    def loss(objective: EagleObjective, step: int = 0) -> float:
+        return float(objective.scores(made, replace(one, step=step))[0].loss.detach())
 
     assert loss(noisy) == loss(noisy) != loss(plain)
+    assert loss(noisy, 1) != loss(noisy)
     with torch.no_grad():
         assert loss(noisy) == loss(plain)
 
