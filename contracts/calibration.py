@@ -20,7 +20,7 @@ from contracts.manifest import TargetIdentity, canonical_bytes, sha256_hex
 from contracts.sampling import SamplingPolicy
 from contracts.tree_shape import TreeShape
 
-FORMAT = "draftproof-calibration/1"
+FORMAT = "draftproof-calibration/2"
 
 # What of a policy shapes acceptance. Seeds and lengths do not; stop ids and bans are a request's own affair.
 SAMPLER_FIELDS = (
@@ -33,7 +33,7 @@ SAMPLER_FIELDS = (
     "frequency_penalty",
 )
 # What of a target must be the same. Its name and context length may differ.
-TARGET_FIELDS = ("checkpoint_digest", "tokenizer_digest", "dtype", "backend", "hardware")
+TARGET_FIELDS = ("checkpoint_digest", "tokenizer_digest", "dtype", "backend", "build", "hardware")
 
 Counts = tuple[tuple[int, ...], ...]
 
@@ -49,7 +49,8 @@ def sampler_of(policy: SamplingPolicy) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Calibration:
     """target: where it was measured. source, source_version: what proposed, measuring tree included; drafter: digest of what
-    proposed whatever the tree, "" where that is not known: then it holds for no drafter unless forced.
+    proposed whatever the tree, "" where that is not known: then it holds for no drafter unless forced. drafting: type,
+    build and hardware that it drafted with, which draft_ns follows from; "" where there is no drafter.
     relation, verifier: under which pair.
 
     sampler: `sampler_of` the policy; temperatures: lowest and highest it holds for. prompts: names of the files;
@@ -65,6 +66,7 @@ class Calibration:
     source: str
     source_version: str
     drafter: str
+    drafting: str
     relation: str
     verifier: str
     sampler: Mapping[str, Any]
@@ -173,6 +175,13 @@ class CalibrationUse:
         if not self.forced:
             for name, message in self.calibration.mismatches(target, policy, verifier):
                 raise FailedPrecondition(name, f"{message}; calibrate here, or force it")
+
+    def check_drafting(self, drafting: str) -> None:
+        """The same for what the source drafts with, as `Calibration.drafting` says it."""
+        made = self.calibration
+        if not self.forced and made.drafting != drafting:
+            message = f"made for {made.drafting!r}, this is {drafting!r}"
+            raise FailedPrecondition("calibration.drafting", f"{message}; calibrate here, or force it")
 
     def check_source(self, drafter: str, relation: str) -> None:
         """The same for the source that wants to use it, once, when it is built."""

@@ -71,7 +71,8 @@ class TargetIdentity:
     """The target as the verifier service sees it. Digests are SHA-256 hex of the files' contents.
 
     batching: the batch regime that its passes run under, which beyond `row_invariant_up_to` rows may show in the last bits
-    of its logits; "" where it is not stated.
+    of its logits. build: what `backend` was built from, which its times follow from, and its bits where they are not proved
+    to stay. Both "" where not stated.
     """
 
     model: str
@@ -84,6 +85,7 @@ class TargetIdentity:
     hardware: str
     row_invariant_up_to: int = 0
     batching: str = ""
+    build: str = ""
 
     @property
     def strict_rows(self) -> int | None:

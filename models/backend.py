@@ -24,7 +24,7 @@ class BackendInfo:
     `dtype` is that of the weights ("float32", "bfloat16", "int8", "int4"); `backend` names the implementation that computes
     ("cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch", "transformers"). `row_invariant_up_to` is the number of rows up to
     which a pass gives each row bit for bit what a pass of that row alone over the same committed prefix gives; 0 claims
-    nothing.
+    nothing. `build` says what that implementation was built from (`models.build`), "" where it is not stated.
     """
 
     family: str
@@ -36,6 +36,7 @@ class BackendInfo:
     backend: str
     checkpoint_digest: str
     row_invariant_up_to: int
+    build: str = ""
 
 
 class KVSlot(Protocol):

@@ -9,6 +9,7 @@ import torch
 
 from contracts.errors import InvalidArgument
 from models.backend import Backend, BackendInfo
+from models.build import build_of
 from models.checkpoint import digest
 from models.config import FAMILIES, DecoderConfig, model_type, read_config
 from models.cuda.device import known_device, require_device
@@ -137,6 +138,7 @@ def _backend(
         backend=implementation,
         checkpoint_digest=checkpoint_digest,
         row_invariant_up_to=_ANY_ROWS if implementation == "cpu-llvm" else 0,
+        build=build_of(implementation) + ("" if fixed_rows is None else f", passes of {fixed_rows} rows"),
     )
     if implementation == "cpu-llvm":
         # Compiling takes seconds where nothing is cached: only who computes with it pays.

@@ -29,7 +29,7 @@ from orchestrator.spans import now_ns
 from orchestrator.strictness import check_move
 
 LOST = (Unavailable, DeadlineExceeded, Cancelled, TimeoutError)
-MAY_DIFFER = ("backend", "hardware", "row_invariant_up_to", "batching")
+MAY_DIFFER = ("backend", "build", "hardware", "row_invariant_up_to", "batching")
 
 
 class SessionLost(Exception):

@@ -13,14 +13,15 @@ from proposer.topology.plan import CompleteTree, FixedTree, GrownByValue, TreePl
 from services.setting_rules import BY_VALUE, COMB, FORCED, MEDUSA, WIDTHS
 
 
-def tree_of(text: str, *, nodes: int | None = None) -> TreePlan | GrownByValue:
+def tree_of(text: str, *, nodes: int | None = None, drafting: str = "") -> TreePlan | GrownByValue:
     """ "2,1": widths by depth, the last for all deeper; "by_value:4x6": EAGLE-2's, 4 children over 6 levels; "comb:4x6": 4
     siblings at each of 6 levels below the first of the level above; else the path of a calibration: the tree that is fastest
     by it, or with "medusa:PATH" Medusa's sparse tree; "forced:PATH", "medusa:forced:PATH": also where it does not hold.
-    nodes: most candidates of a calibrated tree.
+    nodes: most candidates of a calibrated tree. drafting: what its source drafts with (`services.drafting`); "" asks for
+    none.
 
     Raises InvalidArgument for sizes out of range and for a file that is no calibration of this format, NotFound where there
-    is none, DataLoss where it was changed.
+    is none, DataLoss where it was changed, FailedPrecondition where it is of other drafting and not forced.
     """
     if WIDTHS.fullmatch(text):
         return CompleteTree(tuple(map(int, text.split(","))))
@@ -33,6 +34,8 @@ def tree_of(text: str, *, nodes: int | None = None) -> TreePlan | GrownByValue:
     if not text or not path.is_file():
         raise NotFound("tree", f"{text!r} is neither widths, nor by_value:KxD, comb:KxD or a calibration's file")
     use = CalibrationUse(calibration_from_bytes(path.read_bytes()), forced=named.startswith(FORCED))
+    if drafting:
+        use.check_drafting(drafting)
     return sparse_plan_of(use, nodes=nodes) if named != text else plan_of(use, nodes=nodes)
 
 

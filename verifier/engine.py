@@ -73,6 +73,7 @@ class Engine:
             hardware=hardware,
             row_invariant_up_to=info.row_invariant_up_to,
             batching=f"pass_rows={max_pass_rows},prefill_chunk={prefill_chunk}",
+            build=info.build,
         )
         self._eos_ids = tuple(eos_ids)
         self._max_rows = max_rows

@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from contracts.errors import DataLoss, DraftproofError, InvalidArgument
 from models.backend import BackendInfo
+from models.build import build_of
 from models.checkpoint import digest, weight_files
 from models.fallback.attention import ATTENTION
 from models.fallback.backend import TransformersBackend
@@ -61,6 +62,7 @@ def load_fallback(
             backend="transformers",
             checkpoint_digest=digest(directory),
             row_invariant_up_to=0,
+            build=build_of("transformers"),
         )
         check_tree(TransformersBackend(info, causal, kv_budget_tokens=ROWS), causal)
     except Exception as error:

@@ -11,6 +11,7 @@ from models.load import load_backend
 from proposer.draft_model import DraftModel, DraftModelSettings
 from proposer.topology.plan import GrownByValue, TreePlan
 from services.checkpoint_files import eos_ids
+from services.drafting import drafting_of
 from services.settings import ProposerSettings, names_in
 
 # Candidates of the largest offer that is calibrated or compared.
@@ -24,6 +25,7 @@ class Drafts:
         named = len(names_in(settings.draft_model))
         if named != 1:
             raise FailedPrecondition("draft_model", f"{named} are set, one at a time is calibrated")
+        self._drafting = drafting_of(settings)
         self._directory = resolve(settings.draft_model, settings.models_dir)
         self._backend = load_backend(
             self._directory,
@@ -36,6 +38,11 @@ class Drafts:
     def digest(self) -> str:
         """Digest of the draft's weights: what calibrations call the drafter."""
         return self._backend.info.checkpoint_digest
+
+    @property
+    def drafting(self) -> str:
+        """What it drafts with here."""
+        return self._drafting
 
     def source(
         self, relation: SamplingRelation, tree: TreePlan | GrownByValue, *, name: str = "draft_model"

@@ -8,6 +8,7 @@ from proposer.heads.source import HeadSettings, HeadSource
 from proposer.hidden_store import HiddenStore
 from proposer.topology.plan import GrownByValue, TreePlan
 from services.calibration.drafts import LARGEST
+from services.drafting import drafting_of
 from services.proposer_service.head import NAME, load_served
 from services.settings import ProposerSettings
 
@@ -20,11 +21,17 @@ class Heads:
         if not settings.head:
             raise FailedPrecondition("head", "none is set")
         self._loaded, self.hidden = load_served(settings)
+        self._drafting = drafting_of(settings)
 
     @property
     def digest(self) -> str:
         """Digest of the head's weights: what calibrations call the drafter."""
         return self._loaded.manifest.weights_sha256
+
+    @property
+    def drafting(self) -> str:
+        """What it drafts with here."""
+        return self._drafting
 
     def check_depth(self, depth: int) -> None:
         """Raises InvalidArgument for more levels than the head drafts: those beyond would be counted as never tried."""

@@ -25,7 +25,7 @@ class Measuring:
     """source: whose candidates are counted. depths, ranks: size of the tables. policy: seeds and lengths included.
 
     verifier: "" takes the default of the policy. node_budget: of each round. drafter: digest of what drafts, whatever the
-    tree; "" where it is not known. prompts: names of the files. made_on: ISO date.
+    tree; "" where it is not known. drafting: what it drafts with. prompts: names of the files. made_on: ISO date.
     """
 
     source: str
@@ -35,6 +35,7 @@ class Measuring:
     verifier: str = ""
     node_budget: int = 64
     drafter: str = ""
+    drafting: str = ""
     prompts: tuple[str, ...] = ()
     made_on: str = ""
 
@@ -99,6 +100,7 @@ async def measure(
         source=name,
         source_version=described[name].version,
         drafter=measuring.drafter,
+        drafting=measuring.drafting,
         relation=str(described[name].relation),
         verifier=verifier,
         sampler=sampler_of(policy),

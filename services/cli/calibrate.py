@@ -133,7 +133,8 @@ def _run(
     elif measuring.source == HEAD:
         drafts = Heads(settings)
         drafts.check_depth(measuring.depths)
-    measuring = replace(measuring, drafter=drafts.digest if drafts is not None else "")
+    if drafts is not None:
+        measuring = replace(measuring, drafter=drafts.digest, drafting=drafts.drafting)
     with progress_bars() as bars:
         passes = bars.add_task("t(n)", total=16)
         target = load_target(settings)

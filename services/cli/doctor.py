@@ -203,6 +203,7 @@ def _model(settings: AllSettings) -> Iterator[Finding]:
 
 
 def _drafting(settings: AllSettings) -> Iterator[Finding]:
+    from services.drafting import drafting_of
     from services.retriever_service.live_policies import parse_policies
     from services.trees import tree_of
 
@@ -212,8 +213,8 @@ def _drafting(settings: AllSettings) -> Iterator[Finding]:
             variable = PREFIX + source.upper()
             yield Finding("note", f"{source} is among the default sources, but {variable} is empty", f"set {variable}")
     try:
-        tree_of(settings.draft_tree)
-        tree_of(settings.head_tree)
+        for tree in (*settings.draft_tree.split(";"), settings.head_tree):
+            tree_of(tree.strip(), drafting=drafting_of(settings))
         parse_policies(settings.live_policies)
     except DraftproofError as error:
         yield Finding("bad", f"settings: {error}", "correct it; `draftproof settings` shows them all")

@@ -18,6 +18,7 @@ from proposer.draft_model import DraftModel, DraftModelSettings
 from proposer.source import Source
 from proposer.staged_draft import StagedDraft
 from services.checkpoint_files import eos_ids
+from services.drafting import drafting_of
 from services.settings import ProposerSettings, names_in
 from services.trees import tree_of
 
@@ -56,7 +57,7 @@ def _draft(settings: ProposerSettings, model: str, tree: str, name: str) -> Sour
     kind = StagedDraft if settings.draft_staged else DraftModel
     return kind(
         backend,
-        DraftModelSettings(SamplingRelation(settings.draft_relation), tree_of(tree)),
+        DraftModelSettings(SamplingRelation(settings.draft_relation), tree_of(tree, drafting=drafting_of(settings))),
         name=name,
         tokenizer_digest=tokenizer_digest(directory),
         eos_ids=eos_ids(directory),

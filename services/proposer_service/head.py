@@ -19,6 +19,7 @@ from proposer.heads.source import HeadSettings, HeadSource
 from proposer.hidden_store import HiddenStore
 from proposer.source import Source
 from services.checkpoint_files import eos_ids
+from services.drafting import drafting_of
 from services.settings import ProposerSettings
 from services.trees import tree_of
 
@@ -63,7 +64,7 @@ def build_head(settings: ProposerSettings) -> tuple[Source, HiddenStore]:
     loaded, store = load_served(settings)
     shape = HeadSettings(
         relation=SamplingRelation(settings.head_relation),
-        tree=tree_of(settings.head_tree, nodes=settings.head_nodes),
+        tree=tree_of(settings.head_tree, nodes=settings.head_nodes, drafting=drafting_of(settings)),
         max_nodes=settings.head_nodes,
         floor=_FLOOR,
     )

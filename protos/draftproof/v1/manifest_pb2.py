@@ -26,7 +26,7 @@ from protos.draftproof.v1 import capability_pb2 as protos_dot_draftproof_dot_v1_
 from protos.draftproof.v1 import sampling_pb2 as protos_dot_draftproof_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/draftproof/v1/manifest.proto\x12\rdraftproof.v1\x1a%protos/draftproof/v1/capability.proto\x1a#protos/draftproof/v1/sampling.proto\"\xe1\x01\n\x0eTargetIdentity\x12\r\n\x05model\x18\x01 \x01(\t\x12\x19\n\x11\x63heckpoint_digest\x18\x02 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\r\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x07 \x01(\t\x12\x10\n\x08hardware\x18\x08 \x01(\t\x12\x1b\n\x13row_invariant_up_to\x18\t \x01(\r\x12\x10\n\x08\x62\x61tching\x18\n \x01(\t\"\x98\x05\n\x08Manifest\x12-\n\x06target\x18\x01 \x01(\x0b\x32\x1d.draftproof.v1.TargetIdentity\x12/\n\x08sampling\x18\x02 \x01(\x0b\x32\x1d.draftproof.v1.SamplingPolicy\x12\x31\n\x07sources\x18\x03 \x03(\x0b\x32 .draftproof.v1.SourceDescription\x12\x10\n\x08verifier\x18\x04 \x01(\t\x12\x11\n\texactness\x18\x05 \x01(\t\x12\x13\n\x0bnode_budget\x18\x06 \x01(\r\x12\x11\n\tmax_depth\x18\x07 \x01(\r\x12\x37\n\x08releases\x18\x08 \x03(\x0b\x32%.draftproof.v1.Manifest.ReleasesEntry\x12\x19\n\x11topology_compiler\x18\t \x01(\t\x12\x0b\n\x03rng\x18\n \x01(\t\x12\x0e\n\x06parent\x18\x0b \x01(\t\x12\x0c\n\x04hash\x18\x0c \x01(\t\x12\x35\n\x07options\x18\r \x03(\x0b\x32$.draftproof.v1.Manifest.OptionsEntry\x12\x0e\n\x06\x62udget\x18\x0e \x01(\t\x12\x0e\n\x06strict\x18\x0f \x01(\x08\x12\x35\n\x07indexes\x18\x10 \x03(\x0b\x32$.draftproof.v1.Manifest.IndexesEntry\x12\x0e\n\x06tenant\x18\x11 \x01(\t\x1a/\n\rReleasesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0cIndexesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\nSourcePlan\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0bnode_budget\x18\x02 \x01(\r\x12\x11\n\tmax_depth\x18\x03 \x01(\r\"\xe8\x02\n\rRoundManifest\x12\x15\n\rmanifest_hash\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x10\n\x08round_id\x18\x03 \x01(\x04\x12\x12\n\nprefix_len\x18\x04 \x01(\x04\x12\x10\n\x08\x66rontier\x18\x05 \x01(\t\x12\x19\n\x11target_generation\x18\x06 \x01(\x04\x12\'\n\x04plan\x18\x07 \x03(\x0b\x32\x19.draftproof.v1.SourcePlan\x12O\n\x12source_generations\x18\x08 \x03(\x0b\x32\x33.draftproof.v1.RoundManifest.SourceGenerationsEntry\x12\x17\n\x0flive_generation\x18\t \x01(\x04\x12\x0c\n\x04hash\x18\n \x01(\t\x1a\x38\n\x16SourceGenerationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#protos/draftproof/v1/manifest.proto\x12\rdraftproof.v1\x1a%protos/draftproof/v1/capability.proto\x1a#protos/draftproof/v1/sampling.proto\"\xf0\x01\n\x0eTargetIdentity\x12\r\n\x05model\x18\x01 \x01(\t\x12\x19\n\x11\x63heckpoint_digest\x18\x02 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x05 \x01(\r\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x07 \x01(\t\x12\x10\n\x08hardware\x18\x08 \x01(\t\x12\x1b\n\x13row_invariant_up_to\x18\t \x01(\r\x12\x10\n\x08\x62\x61tching\x18\n \x01(\t\x12\r\n\x05\x62uild\x18\x0b \x01(\t\"\x98\x05\n\x08Manifest\x12-\n\x06target\x18\x01 \x01(\x0b\x32\x1d.draftproof.v1.TargetIdentity\x12/\n\x08sampling\x18\x02 \x01(\x0b\x32\x1d.draftproof.v1.SamplingPolicy\x12\x31\n\x07sources\x18\x03 \x03(\x0b\x32 .draftproof.v1.SourceDescription\x12\x10\n\x08verifier\x18\x04 \x01(\t\x12\x11\n\texactness\x18\x05 \x01(\t\x12\x13\n\x0bnode_budget\x18\x06 \x01(\r\x12\x11\n\tmax_depth\x18\x07 \x01(\r\x12\x37\n\x08releases\x18\x08 \x03(\x0b\x32%.draftproof.v1.Manifest.ReleasesEntry\x12\x19\n\x11topology_compiler\x18\t \x01(\t\x12\x0b\n\x03rng\x18\n \x01(\t\x12\x0e\n\x06parent\x18\x0b \x01(\t\x12\x0c\n\x04hash\x18\x0c \x01(\t\x12\x35\n\x07options\x18\r \x03(\x0b\x32$.draftproof.v1.Manifest.OptionsEntry\x12\x0e\n\x06\x62udget\x18\x0e \x01(\t\x12\x0e\n\x06strict\x18\x0f \x01(\x08\x12\x35\n\x07indexes\x18\x10 \x03(\x0b\x32$.draftproof.v1.Manifest.IndexesEntry\x12\x0e\n\x06tenant\x18\x11 \x01(\t\x1a/\n\rReleasesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0cIndexesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\nSourcePlan\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0bnode_budget\x18\x02 \x01(\r\x12\x11\n\tmax_depth\x18\x03 \x01(\r\"\xe8\x02\n\rRoundManifest\x12\x15\n\rmanifest_hash\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x10\n\x08round_id\x18\x03 \x01(\x04\x12\x12\n\nprefix_len\x18\x04 \x01(\x04\x12\x10\n\x08\x66rontier\x18\x05 \x01(\t\x12\x19\n\x11target_generation\x18\x06 \x01(\x04\x12\'\n\x04plan\x18\x07 \x03(\x0b\x32\x19.draftproof.v1.SourcePlan\x12O\n\x12source_generations\x18\x08 \x03(\x0b\x32\x33.draftproof.v1.RoundManifest.SourceGenerationsEntry\x12\x17\n\x0flive_generation\x18\t \x01(\x04\x12\x0c\n\x04hash\x18\n \x01(\t\x1a\x38\n\x16SourceGenerationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,19 +42,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._loaded_options = None
   _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._serialized_options = b'8\001'
   _globals['_TARGETIDENTITY']._serialized_start=131
-  _globals['_TARGETIDENTITY']._serialized_end=356
-  _globals['_MANIFEST']._serialized_start=359
-  _globals['_MANIFEST']._serialized_end=1023
-  _globals['_MANIFEST_RELEASESENTRY']._serialized_start=880
-  _globals['_MANIFEST_RELEASESENTRY']._serialized_end=927
-  _globals['_MANIFEST_OPTIONSENTRY']._serialized_start=929
-  _globals['_MANIFEST_OPTIONSENTRY']._serialized_end=975
-  _globals['_MANIFEST_INDEXESENTRY']._serialized_start=977
-  _globals['_MANIFEST_INDEXESENTRY']._serialized_end=1023
-  _globals['_SOURCEPLAN']._serialized_start=1025
-  _globals['_SOURCEPLAN']._serialized_end=1093
-  _globals['_ROUNDMANIFEST']._serialized_start=1096
-  _globals['_ROUNDMANIFEST']._serialized_end=1456
-  _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._serialized_start=1400
-  _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._serialized_end=1456
+  _globals['_TARGETIDENTITY']._serialized_end=371
+  _globals['_MANIFEST']._serialized_start=374
+  _globals['_MANIFEST']._serialized_end=1038
+  _globals['_MANIFEST_RELEASESENTRY']._serialized_start=895
+  _globals['_MANIFEST_RELEASESENTRY']._serialized_end=942
+  _globals['_MANIFEST_OPTIONSENTRY']._serialized_start=944
+  _globals['_MANIFEST_OPTIONSENTRY']._serialized_end=990
+  _globals['_MANIFEST_INDEXESENTRY']._serialized_start=992
+  _globals['_MANIFEST_INDEXESENTRY']._serialized_end=1038
+  _globals['_SOURCEPLAN']._serialized_start=1040
+  _globals['_SOURCEPLAN']._serialized_end=1108
+  _globals['_ROUNDMANIFEST']._serialized_start=1111
+  _globals['_ROUNDMANIFEST']._serialized_end=1471
+  _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._serialized_start=1415
+  _globals['_ROUNDMANIFEST_SOURCEGENERATIONSENTRY']._serialized_end=1471
 # @@protoc_insertion_point(module_scope)

@@ -36,6 +36,7 @@ class TargetIdentity(_message.Message):
     HARDWARE_FIELD_NUMBER: _builtins.int
     ROW_INVARIANT_UP_TO_FIELD_NUMBER: _builtins.int
     BATCHING_FIELD_NUMBER: _builtins.int
+    BUILD_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name."""
     checkpoint_digest: _builtins.str
@@ -56,6 +57,8 @@ class TargetIdentity(_message.Message):
     """Rows up to which a pass is bit-identical to one-row passes; 0 claims nothing."""
     batching: _builtins.str
     """Batch regime of its passes, such as pass_rows=512,prefill_chunk=64; empty: not stated."""
+    build: _builtins.str
+    """What the implementation was built from: digest of its sources, versions of libraries; empty: not stated."""
     def __init__(
         self,
         *,
@@ -69,10 +72,11 @@ class TargetIdentity(_message.Message):
         hardware: _builtins.str = ...,
         row_invariant_up_to: _builtins.int = ...,
         batching: _builtins.str = ...,
+        build: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "batching", b"batching", "checkpoint_digest", b"checkpoint_digest", "context_length", b"context_length", "dtype", b"dtype", "hardware", b"hardware", "model", b"model", "row_invariant_up_to", b"row_invariant_up_to", "tokenizer_digest", b"tokenizer_digest", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "batching", b"batching", "build", b"build", "checkpoint_digest", b"checkpoint_digest", "context_length", b"context_length", "dtype", b"dtype", "hardware", b"hardware", "model", b"model", "row_invariant_up_to", b"row_invariant_up_to", "tokenizer_digest", b"tokenizer_digest", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -48,7 +48,7 @@ def _written(**changes: Any) -> bytes:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "draftproof-calibration/2"}, "format"),
+        ({"format": "draftproof-calibration/3"}, "format"),
         ({"extra": 1}, "unknown: extra"),
         ({"draft_ns": "drop"}, "missing or unknown: draft_ns"),
         ({"hits": [[101, 0], [0, 0]]}, r"hits\[0\]"),
@@ -79,6 +79,7 @@ def test_a_file_with_impossible_fields_is_refused(changes: dict[str, Any], messa
         ({"hardware": "another"}, GREEDY, "calibration.target.hardware"),
         ({"dtype": "bfloat16"}, GREEDY, "calibration.target.dtype"),
         ({"backend": "cuda-torch"}, GREEDY, "calibration.target.backend"),
+        ({"build": "other kernels"}, GREEDY, "calibration.target.build"),
         ({}, SamplingPolicy(temperature=0.7), "calibration.temperatures"),
         ({}, replace(GREEDY, repetition_penalty=1.1), "calibration.sampler.repetition_penalty"),
     ],
@@ -131,3 +132,18 @@ def test_a_calibration_that_names_no_drafter_holds_for_none_unless_forced() -> N
     with pytest.raises(FailedPrecondition, match="unnamed drafter"):
         use.check_source("d" * 64, "beam")
     replace(use, forced=True).check_source("d" * 64, "beam")
+
+
+def test_other_drafting_is_refused_unless_forced() -> None:
+    """A level of drafting takes another time with other kernels, weights or threads, and the tree was chosen by it."""
+    use = CalibrationUse(calibration())
+    use.check_drafting(calibration().drafting)
+    with pytest.raises(FailedPrecondition) as refusal:
+        use.check_drafting("bfloat16, test")
+    assert refusal.value.field == "calibration.drafting"
+    replace(use, forced=True).check_drafting("bfloat16, test")
+
+
+def test_artifacts_of_the_format_before_builds_were_named_are_refused_by_format() -> None:
+    with pytest.raises(InvalidArgument, match=r"calibration\.format"):
+        calibration_from_bytes(_written(format="draftproof-calibration/1"))

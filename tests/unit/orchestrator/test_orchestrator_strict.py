@@ -111,9 +111,10 @@ async def test_a_strict_request_moves_only_where_it_keeps_its_bits(rows):
     assert refusal.value.field == "strict"
 
 
-async def test_a_strict_request_does_not_go_on_at_another_backend():
+@pytest.mark.parametrize("field", ["backend", "build"])
+async def test_a_strict_request_does_not_go_on_where_something_else_computes(field):
     async def another(fake, request):
-        fake.target = replace(fake.target, backend="another")
+        fake.target = replace(fake.target, **{field: "another"})
         await drop_session(fake, request)
 
     fake = verifier(ANY_ROWS)

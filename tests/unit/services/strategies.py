@@ -151,6 +151,7 @@ targets = st.builds(
     hardware=texts,
     row_invariant_up_to=counts,
     batching=texts,
+    build=texts,
 )
 
 manifests = st.builds(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import DataLoss, DraftproofError, InvalidArgument, NotFound
+from contracts.errors import DataLoss, DraftproofError, FailedPrecondition, InvalidArgument, NotFound
 from contracts.proposal import MAX_NODES
 from contracts.topology import Topology
 from contracts.tree_shape import TreeShape
@@ -40,6 +40,16 @@ def test_a_calibration_is_named_by_its_file_and_forced_in_the_open(tmp_path: Pat
     assert isinstance(both, SparseTree)
     assert (sparse.label, both.label) == (plan.label, forced.label)
     assert (sparse.nodes, both.nodes) == (5, MAX_NODES)
+
+
+def test_a_calibration_of_other_drafting_is_refused_and_may_be_forced(tmp_path: Path) -> None:
+    path = tmp_path / "here.json"
+    path.write_bytes(calibration().to_bytes())
+    tree_of(str(path), drafting=calibration().drafting)
+    for named in (str(path), f"medusa:{path}"):
+        with pytest.raises(FailedPrecondition, match=r"calibration\.drafting"):
+            tree_of(named, drafting="float32, elsewhere")
+    tree_of(f"forced:{path}", drafting="float32, elsewhere")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ def calibration(**changes: Any) -> Calibration:
         source="draft_model",
         source_version="v" * 64,
         drafter="",
+        drafting="float32, test",
         relation="beam",
         verifier="greedy",
         sampler=sampler_of(GREEDY),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.errors import FailedPrecondition
 from contracts.sampling import SamplingPolicy
 from proposer.heads.package import read_manifest
 from proposer.topology.calibrated import rates
@@ -14,6 +15,8 @@ from proposer.topology.medusa_search import sparse_search
 from proposer.topology.plan import SparseTree
 from services.calibration.measure import Measuring, measure
 from services.calibration.stack import local_stack
+from services.drafting import drafting_of
+from services.proposer_service.process import build_proposer
 from services.settings import AllSettings, load
 from services.trees import tree_of
 from tests.contract.tiny_head import tiny_head
@@ -46,7 +49,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> AllSettings:
 async def test_medusas_tree_comes_from_what_a_comb_of_its_heads_showed(settings: AllSettings, tmp_path: Path) -> None:
     async with local_stack(settings) as stack:
         drafter = read_manifest(Path(settings.head)).weights_sha256
-        made = await measure(stack, PROMPTS, CURVE, Measuring("head", DEPTH, RANKS, GREEDY, drafter=drafter))
+        measuring = Measuring("head", DEPTH, RANKS, GREEDY, drafter=drafter, drafting=drafting_of(settings))
+        made = await measure(stack, PROMPTS, CURVE, measuring)
     # Every rank of the first level is tried in every round; later levels where the way there held.
     assert made.trials[0] == (made.trials[0][0],) * RANKS
     assert made.trials[0][0] > 30
@@ -70,3 +74,10 @@ async def test_medusas_tree_comes_from_what_a_comb_of_its_heads_showed(settings:
         sampled = await stack.generate(PROMPTS[0], replace(GREEDY, temperature=0.8), ("head",), node_budget=8)
         assert sampled.final.certificate.failures["head"]
         assert sum(ledger.candidates for ledger in sampled.rounds) == 0
+    # A level takes another time with other threads: what was chosen by it is not served with them.
+    for changes in ({"draft_threads": 3}, {"draft_dtype": "float32"}):
+        with pytest.raises(FailedPrecondition, match=r"calibration\.drafting"):
+            build_proposer(served.model_copy(update=changes))
+    build_proposer(
+        served.model_copy(update={"head_tree": f"medusa:forced:{path}", "draft_dtype": "float32"})
+    ).shutdown()
