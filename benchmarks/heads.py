@@ -1,11 +1,13 @@
 """Draft heads: committed tokens per round on held-out Spec-Bench prompts, chain and tree, greedy and T = 1.
 
     python -m benchmarks.heads [--quick] [--json FILE] [--head DIRECTORY ...] [--draft DIRECTORY ...] [--datastore DATA ...]
+        [--medusa2 DIRECTORY ...]
 
 All drafters draft along the same recorded texts of the target (benchmarks/head_trajectories.py): heads, draft models, prompt
-lookup, and REST over the data sets named. Passes
-are timed in the same run; the speed-up printed here is what these times make of the tokens per round, in process. The
-end-to-end figure through the services is benchmarks.generate's.
+lookup, and REST over the data sets named. A Medusa-2 package drafts along the texts of its own target, with prompt lookup
+beside it, and how far that target is from the base is printed (benchmarks/adapted_target.py). Passes are timed in the same
+run; the speed-up printed here is what these times make of the tokens per round, in process. The end-to-end figure through
+the services is benchmarks.generate's.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
 
+from benchmarks.adapted_target import AdaptedTarget, Distance
 from benchmarks.figures import write
 from benchmarks.head_table import SHAPES, Drafters, tabulated, trained
 from benchmarks.head_trajectories import trajectories
@@ -48,6 +53,7 @@ def main() -> None:
     parser.add_argument("--head", type=Path, action="append", default=[], help="a package to compare; repeatable")
     parser.add_argument("--draft", type=Path, action="append", default=[], help="a draft checkpoint; repeatable")
     parser.add_argument("--datastore", type=Path, action="append", default=[], help="data sets that REST looks up")
+    parser.add_argument("--medusa2", type=Path, action="append", default=[], help="a Medusa-2 package; repeatable")
     parser.add_argument("--per-category", type=int, default=8, help="prompts of each category")
     parser.add_argument("--nodes", type=int, default=TREE, help="candidates of a tree")
     parser.add_argument("--chain", type=int, default=CHAIN, help="candidates of a chain")
@@ -58,26 +64,44 @@ def main() -> None:
     tokenizer = CheckpointTokenizer(checkpoint)
     backend = load_backend(checkpoint, dtype="bfloat16", kv_budget_tokens=32768)
     drafters = compared(arguments, checkpoint, tokenizer)
+    adapted = [
+        AdaptedTarget.of(
+            path, checkpoint, settings.cache_dir, tokenizer_digest=tokenizer.digest, eos_ids=eos_ids(checkpoint)
+        )
+        for path in ([] if arguments.quick else arguments.medusa2)
+    ]
     times = pass_times(backend, tuple(sorted({1, CHAIN + 1, arguments.chain + 1, arguments.nodes + 1, WIDE + 1})))
     figures: dict[str, float | int | str | bool] = {
         f"target_pass_ms_{rows}_rows": value for rows, value in times.items()
     }
     per_category = 3 if arguments.quick else arguments.per_category
     for temperature in (0.0,) if arguments.quick else (0.0, 1.0):
-        texts = trajectories(
-            settings.cache_dir / f"benchmark-heads-{per_category}-{temperature:g}",
-            backend,
-            tokenizer,
+        kind = "greedy" if temperature == 0 else "t1"
+        written = partial(
+            trajectories,
+            tokenizer=tokenizer,
             taps=TAPS,
             eos_ids=eos_ids(checkpoint),
             per_category=per_category,
             max_new=128,
             temperature=temperature,
         )
+        cache = settings.cache_dir / f"benchmark-heads-{per_category}-{temperature:g}"
+        texts = written(cache, backend)
         rows = list(drafters.rows(texts, backend.info.vocab_size))
-        table, found = tabulated(rows, times, "greedy" if temperature == 0 else "t1")
+        for own in adapted:
+            digest = own.target.info.checkpoint_digest[:8]
+            rows += own.rows(written(cache.with_name(f"{cache.name}-{digest}"), own.target), drafters.nodes)
+        table, found = tabulated(rows, times, kind)
         console.print(table)
         figures |= found
+        for own in adapted:
+            distance = Distance.over(backend, own.target, texts)
+            figures |= {f"{own.name}_{name}_{kind}": value for name, value in asdict(distance).items()}
+            console.print(
+                f"{own.name}'s target over the base's answers, {kind}: {distance.same_choice:.1%} of the likeliest tokens "
+                f"are the base's, perplexity {distance.perplexity:.3f} (base {distance.base_perplexity:.3f})"
+            )
     best = [figures.get(f"{SHIPPED}_{shape}_greedy_tokens_per_round") for shape in SHAPES]
     known = [float(value) for value in best if value is not None]
     if known:
