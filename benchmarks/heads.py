@@ -1,7 +1,7 @@
 """Draft heads: committed tokens per round on held-out Spec-Bench prompts, chain and tree, greedy and T = 1.
 
     python -m benchmarks.heads [--quick] [--json FILE] [--head DIRECTORY ...] [--draft DIRECTORY ...] [--datastore DATA ...]
-        [--medusa2 DIRECTORY ...]
+        [--medusa2 DIRECTORY ...] [--no-shipped]
 
 All drafters draft along the same recorded texts of the target (benchmarks/head_trajectories.py): heads, draft models, prompt
 lookup, and REST over the data sets named. A Medusa-2 package drafts along the texts of its own target, with prompt lookup
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, action="append", default=[], help="a draft checkpoint; repeatable")
     parser.add_argument("--datastore", type=Path, action="append", default=[], help="data sets that REST looks up")
     parser.add_argument("--medusa2", type=Path, action="append", default=[], help="a Medusa-2 package; repeatable")
+    parser.add_argument("--no-shipped", action="store_true", help="leave the shipped head out")
     parser.add_argument("--per-category", type=int, default=8, help="prompts of each category")
     parser.add_argument("--nodes", type=int, default=TREE, help="candidates of a tree")
     parser.add_argument("--chain", type=int, default=CHAIN, help="candidates of a chain")
@@ -111,10 +112,10 @@ def main() -> None:
 
 
 def compared(arguments: argparse.Namespace, checkpoint: Path, tokenizer: CheckpointTokenizer) -> Drafters:
-    """The shipped head, and what the command line adds to it."""
+    """The shipped head where it is wanted, and what the command line adds to it."""
     config = read_config(checkpoint)
     frozen = Frozen.of(config, read_weights(checkpoint, config, torch.bfloat16))
-    shipped = shipped_head(DEFAULT_MODEL)
+    shipped = None if arguments.no_shipped else shipped_head(DEFAULT_MODEL)
     directories = {} if shipped is None else {SHIPPED: shipped}
     if not arguments.quick:
         directories |= {path.name: path for path in arguments.head}

@@ -113,6 +113,7 @@ def build(
     dataset.keep_record(
         {
             "command": plan.command,
+            "build": target.build,
             "disjoint": asdict(guard.report()),
             "evaluation": guard.digest,
             "prompts": {"first_stage": len(first), "second_stage": len(second), "too_long": too_long},
