@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contracts.errors import Unavailable
+from contracts.errors import InvalidArgument, Unavailable
 from proposer.training.corpus import Example
 from proposer.training.gradients import GradientsOf, LearnerOrder, Measured, PartLearner, added, parts_of
 
@@ -76,7 +76,13 @@ class RayGradients:
 
 
 def on_actors(ray: Any, workers: int) -> GradientsOf:
-    """Steps over `workers` actors of a connected cluster, for `train_head`, `train_medusa2` and `train_draft`."""
+    """Steps over `workers` actors of a connected cluster, for `train_head`, `train_medusa2` and `train_draft`.
+
+    Raises InvalidArgument for more actors than the cluster has cores: the first step would wait for the last of them.
+    """
+    cores = int(ray.cluster_resources().get("CPU", 0))
+    if workers > cores:
+        raise InvalidArgument("workers", f"{workers} actors of one core each, the cluster has {cores} cores")
 
     def gradients(network: nn.Module, order: LearnerOrder) -> RayGradients:
         return RayGradients(ray, network, order, workers)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from contracts.errors import FailedPrecondition, Unavailable
+from contracts.errors import FailedPrecondition, InvalidArgument, Unavailable
 from models.load import load_backend
 from proposer.training import blocks
 from proposer.training.blocks import Decoding, Produce, blocks_of, in_process
@@ -174,6 +174,11 @@ def test_a_step_that_loses_an_actor_is_taken_again(
     losing = Losing(cluster, on_actors(cluster, 2), {4})
     RUNS["medusa2"](data, target, tmp_path, losing, lambda figures, budget: None)
     same(alone["medusa2"][0], tmp_path)
+
+
+def test_more_actors_than_cores_are_refused_rather_than_waited_for(cluster: Any) -> None:
+    with pytest.raises(InvalidArgument, match="workers: 3 actors"):
+        on_actors(cluster, 3)
 
 
 class Fatal:
