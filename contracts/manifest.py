@@ -7,7 +7,6 @@ manifest adds the round's coordinates and names its session manifest by hash.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from contracts.capability import SourceDescription
 from contracts.errors import InvalidArgument
+from contracts.sha256 import sha256
 
 TOPOLOGY_COMPILER = "full-prefix-merge/1"
 RNG_POLICY = "splitmix64-coins/1"
@@ -44,7 +44,8 @@ def canonical_bytes(value: Mapping[str, Any]) -> bytes:
 
 def sha256_hex(data: bytes) -> str:
     """Lower-case hexadecimal SHA-256."""
-    return hashlib.sha256(data).hexdigest()
+    digest: str = sha256(data).hexdigest()
+    return digest
 
 
 _text = json.encoder.encode_basestring

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 
 from contracts.errors import InvalidArgument
 from contracts.graph import CandidateGraph
 from contracts.manifest import RoundManifest
+from contracts.sha256 import sha256
 
 
 def payload_digest(manifest: RoundManifest, graph: CandidateGraph) -> str:
@@ -21,13 +21,14 @@ def payload_digest(manifest: RoundManifest, graph: CandidateGraph) -> str:
         ("draws", "i", [number for draw in graph.draws for number in (draw.parent, draw.row, draw.law)]),
     )
     packed = b"".join(_packed(name, code, numbers) for name, code, numbers in columns)
-    digest = hashlib.sha256(manifest.hash.encode() + packed + "\0".join(d.source for d in graph.draws).encode())
+    digest = sha256(manifest.hash.encode() + packed + "\0".join(d.source for d in graph.draws).encode())
     for law in graph.laws:
         digest.update(law.token_ids.astype("<u4").tobytes())
         digest.update(law.weights.astype("<u8").tobytes())
     for kind in (*sorted(graph.semantics), *sorted(graph.relations)):
         digest.update(kind.encode())
-    return digest.hexdigest()
+    made: str = digest.hexdigest()
+    return made
 
 
 def _packed(name: str, code: str, numbers: list[int]) -> bytes:

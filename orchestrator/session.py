@@ -160,7 +160,7 @@ class Session:
 
     def publish(self, receipt: Receipt, kept: int) -> None:
         """Moves the frontier over the first `kept` tokens of a receipt (fewer than all only where the request ends)."""
-        self.frontier.publish(np.array(receipt.tokens[:kept], dtype=np.int64))
+        self.frontier.publish(receipt.tokens[:kept])
         self._feeds[-1].follow(receipt.hidden)
         self._generation = receipt.generation
         self.round_id += 1

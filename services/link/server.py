@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from contracts.errors import FailedPrecondition
 from services.link.eager import run_eagerly
 from services.link.frames import Kind, Splitter, frame
+from services.link.writing import Writer
 from services.status import info_of, typed
 
 
@@ -32,6 +33,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._writer = Writer(self._transport)
         self._open_connections.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -62,7 +64,7 @@ class _Connection(asyncio.Protocol):
             answer = frame(Kind.REPLY, call_id, await self._answering.answer(kind, payload))
         except Exception as error:
             answer = frame(Kind.ERROR, call_id, info_of(typed(error)).SerializeToString())
-        self._transport.write(answer)
+        self._writer.write(answer)
 
 
 class LinkServer:
