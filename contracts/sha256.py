@@ -1,7 +1,7 @@
 """SHA-256 of the few hundred bytes that a round hashes at a time.
 
-The interpreter's own implementation: OpenSSL's, which `hashlib` gives out, is ten times as fast over a file, but goes through
-so much more code and data on the way that a short hash takes twice as long where a target pass has emptied the caches.
+The interpreter's own implementation: OpenSSL's, which `hashlib` gives out, is eight times as fast over a file, but goes
+through so much more code and data that a short hash takes twice as long where a target pass has emptied the caches.
 """
 
 from __future__ import annotations

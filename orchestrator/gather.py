@@ -16,6 +16,7 @@ from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal, check_proposal
 from contracts.topology import Topology
 from orchestrator.backoff import Backoff
+from orchestrator.patience import Patience
 from orchestrator.sources import CandidateSource
 from orchestrator.spans import Spans, set_offer
 
@@ -81,6 +82,7 @@ class Gatherer:
         self._spans = spans
         self._health: dict[str, Backoff] = {}
         self._late: set[asyncio.Task[Offer]] = set()
+        self._patience = Patience()
         self._round = -1
 
     def begin_round(self, sources: Sequence[CandidateSource]) -> tuple[CandidateSource, ...]:
@@ -113,7 +115,7 @@ class Gatherer:
         """Without a task, which costs a turn of the loop at either end."""
         started = time.perf_counter()
         try:
-            async with asyncio.timeout(self._deadline_s):
+            with self._patience.within(self._deadline_s):
                 return await self._ask(source, request)
         except TimeoutError:
             return self._late_offer(source, (time.perf_counter() - started) * 1e6)

@@ -23,6 +23,7 @@ from orchestrator.budget.base import Budget, Choice
 from orchestrator.choice_trace import set_choice
 from orchestrator.costs import round_ledger
 from orchestrator.gather import Gathered, Gatherer
+from orchestrator.patience import Patience
 from orchestrator.recovery import Answer, SessionLost, verify_surely
 from orchestrator.request import GenerateRequest
 from orchestrator.session import Session
@@ -89,14 +90,15 @@ class Round:
     text: TextAssembly
     settings: OrchestratorSettings
     spans: Spans
+    patience: Patience = field(default_factory=Patience)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     unlearned: deque[RoundOutcome] = field(default_factory=deque)
 
     async def run(self) -> RoundOutcome:
         """One committed round. Where the session is lost it goes on elsewhere, inside the same round's time.
 
-        Sets `asked` a moment after the verifier was asked, or when the round is over. Raises the verifier's refusals, and Unavailable where
-        no replica is left.
+        Sets `asked` a moment after the verifier was asked, or when the round is over. Raises the verifier's refusals, and
+        Unavailable where no replica is left.
         """
         started = time.perf_counter()
         try:
@@ -150,7 +152,7 @@ class Round:
         with self.spans.verify() as span:
             afterwards = asyncio.get_running_loop().call_later(_AFTERWARDS_S, self._afterwards)
             try:
-                answer = await verify_surely(self.verifier, request, self.settings)
+                answer = await verify_surely(self.verifier, request, self.settings, self.patience)
             finally:
                 afterwards.cancel()
             receipt = answer.receipt

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from contracts.errors import DraftproofError, FailedPrecondition, Unavailable
 from contracts.frontier import Frontier
 from contracts.manifest import Manifest, RoundManifest, SourcePlan

@@ -25,8 +25,8 @@ class Session:
 
     limit: the published length at which generation ends. stop: token ids that end it earlier. opened: the answer to the
     open call, None while the prompt is being prefilled. cached: rows of the prompt whose KV was there already. number:
-    counts an engine's sessions. anchor: the newest published token. alone: its candidates are chains and its passes its own, since its rows' bits hang on that.
-    lost: its KV could not be restored after a fault.
+    counts an engine's sessions. anchor: the newest published token. alone: its candidates are chains and its passes its own,
+    since its rows' bits hang on that. lost: its KV could not be restored after a fault.
     """
 
     request: OpenSession

@@ -110,7 +110,7 @@ def _settle(
         return typed(error)
     session.publish(publication, fresh)
     committed = clock()
-    share = load.target_us * len(logits) / load.rows
+    share = load.target_us * len(round.block.token_ids) / load.rows
     receipt = Receipt(
         session_id=request.manifest.session_id,
         round_id=request.manifest.round_id,

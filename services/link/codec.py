@@ -28,6 +28,8 @@ from contracts.retrieval import Retrieval, RetrievalQuery
 from contracts.sampling import SamplingPolicy
 
 T = TypeVar("T")
+# Up to so many whole numbers travel as such: numpy's fixed cost a call, cold, is more than that of reading them.
+_FEW = 64
 
 
 class VerifyQuestion(msgspec.Struct, array_like=True, frozen=True):
@@ -86,11 +88,18 @@ class Decoder(Generic[T]):
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
+        if value.dtype == np.int64 and value.ndim == 1 and len(value) <= _FEW:
+            return value.tolist()
         return value.shape, np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
     raise NotImplementedError(f"{type(value).__name__} travels over no link")
 
 
 def _array(kind: Any, value: Any) -> npt.NDArray[Any]:
+    if len(value) != 2 or not isinstance(value[1], bytes):
+        made = np.array(value) if value else np.zeros(0, np.int64)
+        if made.ndim != 1 or made.dtype != np.int64 or _dtype(kind) != np.int64:
+            raise ValueError("no array, and no list of whole numbers of 64 bits")
+        return made
     # A copy: what is read from a message cannot be written to, and kernels are compiled for arrays that can.
     shape, data = value
     return np.frombuffer(data, dtype=_dtype(kind)).reshape(shape).copy()
@@ -123,4 +132,6 @@ def _classes(kind: Any, seen: dict[type, str]) -> dict[type, str]:
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
 _RECORDS = tuple[VerifyQuestion, Receipt, ProposeQuestion, Proposal, RetrieveQuestion, Retrieval]
 
-FORMAT = hashlib.sha256(str(_classes(_RECORDS, {})).encode()).hexdigest()[:8]
+# How arrays travel is no part of the records.
+_ARRAYS = f"int64 [<= {_FEW}] as numbers, others as shape and bytes"
+FORMAT = hashlib.sha256(f"{_classes(_RECORDS, {})} {_ARRAYS}".encode()).hexdigest()[:8]

@@ -13,25 +13,17 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-def run_eagerly(coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """The coroutine's outcome: there already, or a task that ends it. Context variables that it sets stay its own.
+def run_eagerly(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+    """A task that ends the coroutine; None where it has ended. Context variables that it sets stay its own.
 
-    Its first part runs in no task of its own: it must not ask for the current one.
+    Its first part runs in no task of its own: it must not ask for the current one, and what it raises is raised here.
     """
     context = copy_context()
-    loop = asyncio.get_running_loop()
     try:
         waits_for = context.run(coroutine.send, None)
-    except BaseException as ended:
-        outcome: asyncio.Future[T] = loop.create_future()
-        if isinstance(ended, StopIteration):
-            outcome.set_result(ended.value)
-        elif isinstance(ended, Exception):
-            outcome.set_exception(ended)
-        else:
-            raise
-        return outcome
-    return loop.create_task(_rest(coroutine, waits_for), context=context)
+    except StopIteration:
+        return None
+    return asyncio.get_running_loop().create_task(_rest(coroutine, waits_for), context=context)
 
 
 async def _rest(coroutine: Coroutine[Any, Any, T], waits_for: Any) -> T:

@@ -110,6 +110,8 @@ class Questions(asyncio.Protocol):
         for answer, until, timeout_s in self._waiting.values():
             if until <= now and not answer.done():
                 answer.set_exception(DeadlineExceeded("", f"no answer within {timeout_s * 1000:.0f} ms"))
-        soonest = min((waiting.until for waiting in self._waiting.values() if not waiting.answer.done()), default=math.inf)
+        soonest = min(
+            (waiting.until for waiting in self._waiting.values() if not waiting.answer.done()), default=math.inf
+        )
         if soonest < math.inf:
             self._look_at(soonest, loop)

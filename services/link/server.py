@@ -29,7 +29,7 @@ class _Connection(asyncio.Protocol):
         self._answering = answering
         self._open_connections = open_connections
         self._splitter = Splitter()
-        self._tasks: dict[int, asyncio.Future[None]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -46,7 +46,7 @@ class _Connection(asyncio.Protocol):
                 self._answering.forget(payload.decode(errors="replace"))
             else:
                 answer = run_eagerly(self._answer(kind, call_id, payload))
-                if not answer.done():
+                if answer is not None:
                     self._tasks[call_id] = answer
                     answer.add_done_callback(lambda _, call_id=call_id: self._tasks.pop(call_id, None))  # type: ignore[misc]
 

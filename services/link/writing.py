@@ -20,10 +20,13 @@ class Writer:
             # Its number may belong to another socket by now.
             return
         if not transport.get_write_buffer_size():
-            try:
-                data = data[os.write(self._descriptor, data) :]
-            except OSError:
-                # It is full, or broken: which of them, the transport finds out.
-                pass
+            data = data[self._taken(data) :]
         if data:
             transport.write(data)
+
+    def _taken(self, data: bytes) -> int:
+        """How many bytes the socket takes now. Full, or broken: which of them, the transport finds out."""
+        try:
+            return os.write(self._descriptor, data)
+        except OSError:
+            return 0
