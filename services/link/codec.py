@@ -30,6 +30,7 @@ from contracts.sampling import SamplingPolicy
 T = TypeVar("T")
 # Up to so many whole numbers travel as such: numpy's fixed cost a call, cold, is more than that of reading them.
 _FEW = 64
+_INT64 = np.dtype(np.int64)
 
 
 class VerifyQuestion(msgspec.Struct, array_like=True, frozen=True):
@@ -88,7 +89,7 @@ class Decoder(Generic[T]):
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        if value.dtype == np.int64 and value.ndim == 1 and len(value) <= _FEW:
+        if value.dtype == _INT64 and value.ndim == 1 and len(value) <= _FEW:
             return value.tolist()
         return value.shape, np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
     raise NotImplementedError(f"{type(value).__name__} travels over no link")
@@ -96,8 +97,8 @@ def _plain(value: Any) -> Any:
 
 def _array(kind: Any, value: Any) -> npt.NDArray[Any]:
     if len(value) != 2 or not isinstance(value[1], bytes):
-        made = np.array(value) if value else np.zeros(0, np.int64)
-        if made.ndim != 1 or made.dtype != np.int64 or _dtype(kind) != np.int64:
+        made = np.array(value) if value else np.zeros(0, _INT64)
+        if made.ndim != 1 or made.dtype != _INT64 or _dtype(kind) != _INT64:
             raise ValueError("no array, and no list of whole numbers of 64 bits")
         return made
     # A copy: what is read from a message cannot be written to, and kernels are compiled for arrays that can.

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from contracts.errors import Unavailable
+from orchestrator.budget.base import FixedBudget
+from orchestrator.events import Chunk
 from tests.helpers.fakes import FakeProposer, FakeVerifier, collect, wait_for
 from tests.helpers.generation import ask, orchestrator, tokens_of
 
@@ -69,6 +71,24 @@ async def test_a_chunk_is_handed_out_when_the_next_round_is_on_its_way():
     blocked.set()
     assert len(tokens_of([first])) == 1
     assert [event async for event in events]
+
+
+async def test_a_round_is_learned_from_while_the_next_ones_target_runs(monkeypatch: pytest.MonkeyPatch):
+    learned, verifier, blocked = [], FakeVerifier(), asyncio.Event()
+
+    class Noting(FixedBudget):
+        def learn(self, choice, receipt, ledger, waits_us):
+            learned.append(receipt.round_id)
+
+    monkeypatch.setattr("orchestrator.run.FixedBudget", Noting)
+    verifier.before.extend([None, wait_for(blocked)])
+    events = orchestrator(verifier).generate(ask(sources=(), budget="fixed"))
+    await anext(events)
+    assert learned == [0], "the first round was learned from after the second one's answer"
+    blocked.set()
+    rounds = [event.round for event in [event async for event in events] if isinstance(event, Chunk)]
+    # The others are over before there is time to: they are learned from all the same, in their order.
+    assert learned == list(range(len(rounds) + 1))
 
 
 async def test_a_source_that_is_slow_in_the_next_round_holds_no_chunk_back():
