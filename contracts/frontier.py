@@ -7,6 +7,7 @@ split them. The hash state is kept, which makes publishing a round cost its own 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +26,13 @@ class Frontier:
 
     def publish(self, token_ids: npt.ArrayLike) -> None:
         """Appends tokens (ints in [0, 2^32)). Raises OverflowError for others."""
+        ids: Sequence[int] | npt.NDArray[np.uint32]
         if isinstance(token_ids, tuple):
             # A round's few: numpy's fixed cost a call would be most of it.
             ids, packed = token_ids, _packed(token_ids)
         else:
-            ids = np.asarray(token_ids, dtype=np.uint32)
-            packed = ids.astype("<u4").tobytes()
+            ids = array = np.asarray(token_ids, dtype=np.uint32)
+            packed = array.astype("<u4").tobytes()
         stop = self._length + len(ids)
         if stop > len(self._ids):
             # What views were given out of stays as it is.
