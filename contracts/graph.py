@@ -196,6 +196,8 @@ def check_graph(graph: CandidateGraph, *, vocab_size: int, max_rows: int) -> Non
         raise InvalidArgument(
             "graph.parents", f"{len(graph.parents)} parents and {len(graph.sources)} sources for {n} rows"
         )
+    if not (n or graph.draws or graph.laws):
+        return
     tokens, parents = graph.token_list, graph.parent_list
     check_parents(parents, "graph.rows")
     if n and (min(tokens) < 0 or max(tokens) >= vocab_size):

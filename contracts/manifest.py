@@ -178,8 +178,12 @@ class RoundManifest(_Sealed):
     @cached_property
     def canonical(self) -> bytes:
         """The canonical bytes of `to_json`, written out: a round makes them at each of its services."""
-        generations = ",".join(f"{_text(name)}:{n}" for name, n in sorted(self.source_generations.items()))
-        plan = ",".join(f"[{_text(share.source)},{share.node_budget},{share.max_depth}]" for share in self.plan)
+        # Lists, and none where there is nothing to list: generators and sorting are code that a round may do without.
+        shares = [f"[{_text(share.source)},{share.node_budget},{share.max_depth}]" for share in self.plan]
+        plan = ",".join(shares)
+        generations = ""
+        if self.source_generations:
+            generations = ",".join([f"{_text(name)}:{n}" for name, n in sorted(self.source_generations.items())])
         return (
             f'{{"frontier":{_text(self.frontier)},"live_generation":{self.live_generation},'
             f'"manifest":{_text(self.manifest_hash)},"plan":[{plan}],"prefix_len":{self.prefix_len},'

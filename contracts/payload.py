@@ -28,8 +28,9 @@ def payload_digest(manifest: RoundManifest, graph: CandidateGraph) -> str:
     for law in graph.laws:
         digest.update(law.token_ids.astype("<u4").tobytes())
         digest.update(law.weights.astype("<u8").tobytes())
-    for kind in (*sorted(graph.semantics), *sorted(graph.relations)):
-        digest.update(kind.encode())
+    if graph.semantics or graph.relations:
+        for kind in (*sorted(graph.semantics), *sorted(graph.relations)):
+            digest.update(kind.encode())
     made: str = digest.hexdigest()
     return made
 

@@ -31,6 +31,7 @@ T = TypeVar("T")
 # Up to so many whole numbers travel as such: numpy's fixed cost a call, cold, is more than that of reading them.
 _FEW = 64
 _INT64 = np.dtype(np.int64)
+_NOTHING: npt.NDArray[np.int64] = np.zeros(0, _INT64)
 
 
 class VerifyQuestion(msgspec.Struct, array_like=True, frozen=True):
@@ -97,7 +98,7 @@ def _plain(value: Any) -> Any:
 
 def _array(kind: Any, value: Any) -> npt.NDArray[Any]:
     if len(value) != 2 or not isinstance(value[1], bytes):
-        made = np.array(value) if value else np.zeros(0, _INT64)
+        made = np.array(value) if value else _NOTHING
         if made.ndim != 1 or made.dtype != _INT64 or _dtype(kind) != _INT64:
             raise ValueError("no array, and no list of whole numbers of 64 bits")
         return made
