@@ -1,4 +1,4 @@
-"""Frames: a fixed header and a serialised protobuf message.
+"""Frames: a fixed header and a serialised message.
 
 Header, little-endian: payload length uint32, call id uint64, kind uint8. A call id names a question and its one answer.
 """
