@@ -16,6 +16,7 @@ from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal, check_proposal
 from contracts.topology import Topology
 from orchestrator.backoff import Backoff
+from orchestrator.begun import Begun
 from orchestrator.patience import Patience
 from orchestrator.sources import CandidateSource
 from orchestrator.spans import Spans, set_offer
@@ -99,26 +100,40 @@ class Gatherer:
         if not asks:
             return Gathered()
         started = time.perf_counter()
-        source, request = asks[0]
-        if len(asks) > 1 or source.at_once:
-            made = await self._ask_together(asks, dear, worth)
-        elif not dear(request.source) or worth(request.source, ()):
-            made = {request.source: await self._ask_alone(source, request)}
+        waited_for = [ask for ask in asks if not ask[0].at_once]
+        if len(waited_for) == 1:
+            made = await self._ask_one(waited_for[0], [ask for ask in asks if ask[0].at_once], dear, worth)
         else:
-            made = {}
+            made = await self._ask_together(asks, dear, worth)
         offers = tuple(made[request.source] for _, request in asks if request.source in made)
         for offer in offers:
             self._judge(offer)
         return Gathered(offers, (time.perf_counter() - started) * 1e6)
 
-    async def _ask_alone(self, source: CandidateSource, request: ProposeRequest) -> Offer:
-        """Without a task, which costs a turn of the loop at either end."""
-        started = time.perf_counter()
+    async def _ask_one(self, waited_for: Ask, at_once: Sequence[Ask], dear: Dear, worth: Worth) -> dict[str, Offer]:
+        """One source that is waited for, beside those that answer at once: without a task, which costs a turn of the loop at
+        either end.
+        """
+        source, request = waited_for
+        made: dict[str, Offer] = {}
+        # Its question leaves before we compute.
+        begun = None if dear(request.source) else Begun(self._ask(source, request))
         try:
-            with self._patience.within(self._deadline_s):
-                return await self._ask(source, request)
-        except TimeoutError:
-            return self._late_offer(source, (time.perf_counter() - started) * 1e6)
+            for other, question in at_once:
+                made[question.source] = await self._ask(other, question)
+            if begun is None and worth(request.source, _proposals(made)):
+                begun = Begun(self._ask(source, request))
+            if begun is not None:
+                started = time.perf_counter()
+                try:
+                    with self._patience.within(self._deadline_s):
+                        made[request.source] = await begun
+                except TimeoutError:
+                    made[request.source] = self._late_offer(source, (time.perf_counter() - started) * 1e6)
+        finally:
+            if begun is not None:
+                begun.close()
+        return made
 
     async def _ask_together(self, asks: Sequence[Ask], dear: Dear, worth: Worth) -> dict[str, Offer]:
         started = time.perf_counter()
@@ -136,9 +151,8 @@ class Gatherer:
                 if source.at_once:
                     # No task of its own: a turn of the loop may serve much else first.
                     made[request.source] = await self._ask(source, request)
-            known = [offer.proposal for offer in made.values() if offer.proposal is not None]
             for source, request in waited_for:
-                if request.source not in tasks and worth(request.source, known):
+                if request.source not in tasks and worth(request.source, _proposals(made)):
                     tasks[request.source] = asyncio.create_task(self._ask(source, request))
             if tasks:
                 await asyncio.wait(tasks.values(), timeout=self._deadline_s)
@@ -195,6 +209,10 @@ class Gatherer:
 
     def _health_of(self, source: str) -> Backoff:
         return self._health.setdefault(source, Backoff())
+
+
+def _proposals(made: Mapping[str, Offer]) -> list[Proposal]:
+    return [offer.proposal for offer in made.values() if offer.proposal is not None]
 
 
 def _check_offer(

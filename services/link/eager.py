@@ -6,11 +6,10 @@ A task costs a turn of the event loop before it begins, and much that may have t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
-from contextvars import copy_context
-from typing import Any, Generic, TypeVar
+from collections.abc import Coroutine
+from typing import Any
 
-T = TypeVar("T")
+from orchestrator.begun import Begun
 
 
 def run_eagerly(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
@@ -18,35 +17,12 @@ def run_eagerly(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | No
 
     Its first part runs in no task of its own: it must not ask for the current one, and what it raises is raised here.
     """
-    context = copy_context()
-    try:
-        waits_for = context.run(coroutine.send, None)
-    except StopIteration:
+    begun = Begun(coroutine)
+    if begun.ended:
+        begun.result()
         return None
-    return asyncio.get_running_loop().create_task(_rest(coroutine, waits_for), context=context)
+    return asyncio.get_running_loop().create_task(_rest(begun))
 
 
-async def _rest(coroutine: Coroutine[Any, Any, T], waits_for: Any) -> T:
-    return await _Started(coroutine, waits_for)
-
-
-class _Started(Generic[T]):
-    """A coroutine that waits already, for what it yielded."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T], waits_for: Any) -> None:
-        self._coroutine = coroutine
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        waits_for = self._waits_for
-        while True:
-            try:
-                try:
-                    sent = yield waits_for
-                except BaseException as error:
-                    waits_for = self._coroutine.throw(error)
-                else:
-                    waits_for = self._coroutine.send(sent)
-            except StopIteration as ended:
-                outcome: T = ended.value
-                return outcome
+async def _rest(begun: Begun[None]) -> None:
+    await begun

@@ -53,6 +53,29 @@ async def test_a_source_that_answers_at_once_takes_no_turn_of_the_loop_between_q
     assert verifier.turns[1:] == proposer.turned[1:]
 
 
+async def test_the_question_to_a_source_that_is_waited_for_leaves_before_what_answers_at_once():
+    order = []
+
+    class Noting(AtOnce):
+        async def propose(self, request):
+            order.append(request.source)
+            return await super().propose(request)
+
+    class Waiting(FakeProposer):
+        async def propose(self, request):
+            order.append(request.source)
+            await asyncio.sleep(0)
+            return await super().propose(request)
+
+    waited_for = Waiting({"draft": lambda request: [1, 2]})
+    service = orchestrator(FakeVerifier(), proposers=[Noting(), waited_for])
+    chunks, final = await collect(service.generate(ask(sources=("prompt_lookup", "draft"), budget="fixed")))
+    assert final.certificate.failures == {}
+    assert len(chunks) > 3
+    # In the first round the sessions may still be opening.
+    assert order[2:] == ["draft", "prompt_lookup"] * (len(order) // 2 - 1)
+
+
 async def test_sources_that_answer_at_once_and_others_are_gathered_in_plan_order():
     at_once, other = AtOnce(), FakeProposer({"draft": lambda request: [1, 2]})
     service = orchestrator(FakeVerifier(), proposers=[at_once, other])
