@@ -100,11 +100,16 @@ class Gatherer:
         if not asks:
             return Gathered()
         started = time.perf_counter()
-        waited_for = [ask for ask in asks if not ask[0].at_once]
-        if len(waited_for) == 1:
-            made = await self._ask_one(waited_for[0], [ask for ask in asks if ask[0].at_once], dear, worth)
+        at_once: list[Ask] = []
+        waited_for: list[Ask] = []
+        for ask in asks:
+            (at_once if ask[0].at_once else waited_for).append(ask)
+        if len(waited_for) > 1:
+            made = await self._ask_together(waited_for, at_once, dear, worth)
+        elif waited_for:
+            made = await self._ask_one(waited_for[0], at_once, dear, worth)
         else:
-            made = await self._ask_together(asks, dear, worth)
+            made = await self._ask_at_once(at_once)
         offers = tuple(made[request.source] for _, request in asks if request.source in made)
         for offer in offers:
             self._judge(offer)
@@ -119,8 +124,7 @@ class Gatherer:
         # Its question leaves before we compute.
         begun = None if dear(request.source) else Begun(self._ask(source, request))
         try:
-            for other, question in at_once:
-                made[question.source] = await self._ask(other, question)
+            made.update(await self._ask_at_once(at_once))
             if begun is None and worth(request.source, _proposals(made)):
                 begun = Begun(self._ask(source, request))
             if begun is not None:
@@ -135,22 +139,24 @@ class Gatherer:
                 begun.close()
         return made
 
-    async def _ask_together(self, asks: Sequence[Ask], dear: Dear, worth: Worth) -> dict[str, Offer]:
+    async def _ask_at_once(self, asks: Sequence[Ask]) -> dict[str, Offer]:
+        """Without tasks of their own: a turn of the loop may serve much else first."""
+        return {request.source: await self._ask(source, request) for source, request in asks}
+
+    async def _ask_together(
+        self, waited_for: Sequence[Ask], at_once: Sequence[Ask], dear: Dear, worth: Worth
+    ) -> dict[str, Offer]:
         started = time.perf_counter()
         made: dict[str, Offer] = {}
         tasks: dict[str, asyncio.Task[Offer]] = {}
-        waited_for = [ask for ask in asks if not ask[0].at_once]
         try:
             for source, request in waited_for:
                 if not dear(request.source):
                     tasks[request.source] = asyncio.create_task(self._ask(source, request))
-            if tasks and len(waited_for) < len(asks):
+            if tasks and at_once:
                 # The questions to others leave before we compute.
                 await asyncio.sleep(0)
-            for source, request in asks:
-                if source.at_once:
-                    # No task of its own: a turn of the loop may serve much else first.
-                    made[request.source] = await self._ask(source, request)
+            made.update(await self._ask_at_once(at_once))
             for source, request in waited_for:
                 if request.source not in tasks and worth(request.source, _proposals(made)):
                     tasks[request.source] = asyncio.create_task(self._ask(source, request))
