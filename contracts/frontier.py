@@ -6,10 +6,13 @@ split them. The hash state is kept, which makes publishing a round cost its own 
 
 from __future__ import annotations
 
-import hashlib
+import struct
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+from contracts.sha256 import sha256
 
 
 class Frontier:
@@ -18,12 +21,18 @@ class Frontier:
     def __init__(self, token_ids: npt.ArrayLike = ()) -> None:
         self._ids: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._length = 0
-        self._hash = hashlib.sha256()
+        self._hash = sha256()
         self.publish(token_ids)
 
     def publish(self, token_ids: npt.ArrayLike) -> None:
-        """Appends tokens (ints in [0, 2^32))."""
-        ids = np.asarray(token_ids, dtype=np.uint32)
+        """Appends tokens (ints in [0, 2^32)). Raises OverflowError for others."""
+        ids: Sequence[int] | npt.NDArray[np.uint32]
+        if isinstance(token_ids, tuple):
+            # A round's few: numpy's fixed cost a call would be most of it.
+            ids, packed = token_ids, _packed(token_ids)
+        else:
+            ids = array = np.asarray(token_ids, dtype=np.uint32)
+            packed = array.astype("<u4").tobytes()
         stop = self._length + len(ids)
         if stop > len(self._ids):
             # What views were given out of stays as it is.
@@ -32,7 +41,7 @@ class Frontier:
             self._ids = grown
         self._ids[self._length : stop] = ids
         self._length = stop
-        self._hash.update(ids.astype("<u4").tobytes())
+        self._hash.update(packed)
 
     def __len__(self) -> int:
         return self._length
@@ -40,9 +49,17 @@ class Frontier:
     @property
     def digest(self) -> str:
         """SHA-256 hex of the prefix so far."""
-        return self._hash.hexdigest()
+        digest: str = self._hash.hexdigest()
+        return digest
 
     @property
     def tokens(self) -> npt.NDArray[np.int64]:
         """The published ids, int64 [prefix_len]: a view that later tokens do not change, and nobody else may."""
         return self._ids[: self._length]
+
+
+def _packed(token_ids: tuple[int, ...]) -> bytes:
+    try:
+        return struct.pack(f"<{len(token_ids)}I", *token_ids)
+    except struct.error as error:
+        raise OverflowError(f"a token id is no whole number in [0, 2^32): {error}") from error

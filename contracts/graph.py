@@ -24,7 +24,7 @@ from contracts.topology import (
     SamplingRelation,
     Topology,
     check_parents,
-    depths_of,
+    depths_listed,
     shape_of,
 )
 
@@ -69,12 +69,17 @@ class CandidateGraph:
     @cached_property
     def depths(self) -> npt.NDArray[np.int64]:
         """int64 [N], 1 for the anchor's children."""
-        return depths_of(self.parents)
+        return np.array(self.depth_list, dtype=np.int64)
+
+    @cached_property
+    def depth_list(self) -> list[int]:
+        """`depths` as numbers."""
+        return depths_listed(self.parent_list)
 
     @property
     def deepest(self) -> int:
         """The largest depth; 0 without candidates."""
-        return max(self.depths.tolist(), default=0)
+        return max(self.depth_list, default=0)
 
     @cached_property
     def topology(self) -> Topology:
@@ -191,6 +196,8 @@ def check_graph(graph: CandidateGraph, *, vocab_size: int, max_rows: int) -> Non
         raise InvalidArgument(
             "graph.parents", f"{len(graph.parents)} parents and {len(graph.sources)} sources for {n} rows"
         )
+    if not (n or graph.draws or graph.laws):
+        return
     tokens, parents = graph.token_list, graph.parent_list
     check_parents(parents, "graph.rows")
     if n and (min(tokens) < 0 or max(tokens) >= vocab_size):

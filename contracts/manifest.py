@@ -7,7 +7,6 @@ manifest adds the round's coordinates and names its session manifest by hash.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from contracts.capability import SourceDescription
 from contracts.errors import InvalidArgument
+from contracts.sha256 import sha256
 
 TOPOLOGY_COMPILER = "full-prefix-merge/1"
 RNG_POLICY = "splitmix64-coins/1"
@@ -44,7 +44,8 @@ def canonical_bytes(value: Mapping[str, Any]) -> bytes:
 
 def sha256_hex(data: bytes) -> str:
     """Lower-case hexadecimal SHA-256."""
-    return hashlib.sha256(data).hexdigest()
+    digest: str = sha256(data).hexdigest()
+    return digest
 
 
 _text = json.encoder.encode_basestring
@@ -179,8 +180,12 @@ class RoundManifest(_Sealed):
     @cached_property
     def canonical(self) -> bytes:
         """The canonical bytes of `to_json`, written out: a round makes them at each of its services."""
-        generations = ",".join(f"{_text(name)}:{n}" for name, n in sorted(self.source_generations.items()))
-        plan = ",".join(f"[{_text(share.source)},{share.node_budget},{share.max_depth}]" for share in self.plan)
+        # Lists, and none where there is nothing to list: generators and sorting are code that a round may do without.
+        shares = [f"[{_text(share.source)},{share.node_budget},{share.max_depth}]" for share in self.plan]
+        plan = ",".join(shares)
+        generations = ""
+        if self.source_generations:
+            generations = ",".join([f"{_text(name)}:{n}" for name, n in sorted(self.source_generations.items())])
         return (
             f'{{"frontier":{_text(self.frontier)},"live_generation":{self.live_generation},'
             f'"manifest":{_text(self.manifest_hash)},"plan":[{plan}],"prefix_len":{self.prefix_len},'

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
+from collections.abc import Sequence
 
 from contracts.errors import InvalidArgument
 from contracts.graph import CandidateGraph
 from contracts.manifest import RoundManifest
+from contracts.sha256 import sha256
 
 
 def payload_digest(manifest: RoundManifest, graph: CandidateGraph) -> str:
@@ -15,24 +16,26 @@ def payload_digest(manifest: RoundManifest, graph: CandidateGraph) -> str:
 
     Raises InvalidArgument for numbers past their types.
     """
-    columns = (
-        ("token_ids", "I", graph.token_list),
-        ("parents", "i", graph.parent_list),
-        ("draws", "i", [number for draw in graph.draws for number in (draw.parent, draw.row, draw.law)]),
-    )
-    packed = b"".join(_packed(name, code, numbers) for name, code, numbers in columns)
-    digest = hashlib.sha256(manifest.hash.encode() + packed + "\0".join(d.source for d in graph.draws).encode())
+    tokens, parents = graph.token_list, graph.parent_list
+    draws = [number for draw in graph.draws for number in (draw.parent, draw.row, draw.law)]
+    try:
+        # Plain packing, at once: numpy's fixed cost a call would be most of hashing a round's few dozen numbers.
+        packed = struct.pack(f"<{len(tokens)}I{len(parents)}i{len(draws)}i", *tokens, *parents, *draws)
+    except struct.error as error:
+        raise _too_large(tokens, parents) from error
+    sources = "\0".join([draw.source for draw in graph.draws])
+    digest = sha256(b"".join((manifest.hash.encode(), packed, sources.encode())))
     for law in graph.laws:
         digest.update(law.token_ids.astype("<u4").tobytes())
         digest.update(law.weights.astype("<u8").tobytes())
-    for kind in (*sorted(graph.semantics), *sorted(graph.relations)):
-        digest.update(kind.encode())
-    return digest.hexdigest()
+    if graph.semantics or graph.relations:
+        for kind in (*sorted(graph.semantics), *sorted(graph.relations)):
+            digest.update(kind.encode())
+    made: str = digest.hexdigest()
+    return made
 
 
-def _packed(name: str, code: str, numbers: list[int]) -> bytes:
-    # Plain packing: numpy's fixed cost a call would be most of hashing a round's few dozen numbers.
-    try:
-        return struct.pack(f"<{len(numbers)}{code}", *numbers)
-    except struct.error as error:
-        raise InvalidArgument(f"graph.{name}", "has a number that 32 bits do not hold") from error
+def _too_large(tokens: Sequence[int], parents: Sequence[int]) -> InvalidArgument:
+    names = {"token_ids": (tokens, 0, 2**32), "parents": (parents, -(2**31), 2**31)}
+    wrong = [name for name, (numbers, low, high) in names.items() if any(not low <= n < high for n in numbers)]
+    return InvalidArgument(f"graph.{wrong[0] if wrong else 'draws'}", "has a number that 32 bits do not hold")

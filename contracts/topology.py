@@ -49,10 +49,15 @@ class Topology(StrEnum):
 
 def depths_of(parents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Depth of each row, int64 [N]; parents must precede their children."""
+    return np.array(depths_listed(parents.tolist()), dtype=np.int64)
+
+
+def depths_listed(parents: Sequence[int]) -> list[int]:
+    """As `depths_of`, from numbers to numbers."""
     depths: list[int] = []
-    for parent in parents.tolist():
+    for parent in parents:
         depths.append(depths[parent] + 1 if parent >= 0 else 1)
-    return np.array(depths, dtype=np.int64)
+    return depths
 
 
 def check_parents(parents: Sequence[int], field: str = "nodes") -> None:

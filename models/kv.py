@@ -156,11 +156,12 @@ class SlotPool:
                 raise InvalidArgument("keep", f"{list(keep)} is no path from a parentless staged row downwards")
             parent = row
         end = slot.length + slot.staged
-        staged = slot.rows(slot.length, end)
-        sources, targets = staged[np.asarray(keep, np.int64)], staged[: len(keep)]
-        moved = sources != targets
-        # A path ascends, so a row is read before its place is overwritten.
-        self._memory.copy(sources[moved], targets[moved])
+        # A path that was staged first lies where it belongs.
+        moved = next((index for index, row in enumerate(keep) if row != index), len(keep))
+        if moved < len(keep):
+            staged = slot.rows(slot.length, end)
+            # A path ascends, so a row is read before its place is overwritten.
+            self._memory.copy(staged[np.asarray(keep[moved:], np.int64)], staged[moved : len(keep)])
         slot.length += len(keep)
         self._drop_staged(slot, end)
 

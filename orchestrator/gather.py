@@ -16,6 +16,8 @@ from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal, check_proposal
 from contracts.topology import Topology
 from orchestrator.backoff import Backoff
+from orchestrator.begun import Begun
+from orchestrator.patience import Patience
 from orchestrator.sources import CandidateSource
 from orchestrator.spans import Spans, set_offer
 
@@ -81,6 +83,7 @@ class Gatherer:
         self._spans = spans
         self._health: dict[str, Backoff] = {}
         self._late: set[asyncio.Task[Offer]] = set()
+        self._patience = Patience()
         self._round = -1
 
     def begin_round(self, sources: Sequence[CandidateSource]) -> tuple[CandidateSource, ...]:
@@ -97,46 +100,65 @@ class Gatherer:
         if not asks:
             return Gathered()
         started = time.perf_counter()
-        source, request = asks[0]
-        if len(asks) > 1 or source.at_once:
-            made = await self._ask_together(asks, dear, worth)
-        elif not dear(request.source) or worth(request.source, ()):
-            made = {request.source: await self._ask_alone(source, request)}
+        at_once: list[Ask] = []
+        waited_for: list[Ask] = []
+        for ask in asks:
+            (at_once if ask[0].at_once else waited_for).append(ask)
+        if len(waited_for) > 1:
+            made = await self._ask_together(waited_for, at_once, dear, worth)
+        elif waited_for:
+            made = await self._ask_one(waited_for[0], at_once, dear, worth)
         else:
-            made = {}
+            made = await self._ask_at_once(at_once)
         offers = tuple(made[request.source] for _, request in asks if request.source in made)
         for offer in offers:
             self._judge(offer)
         return Gathered(offers, (time.perf_counter() - started) * 1e6)
 
-    async def _ask_alone(self, source: CandidateSource, request: ProposeRequest) -> Offer:
-        """Without a task, which costs a turn of the loop at either end."""
-        started = time.perf_counter()
+    async def _ask_one(self, waited_for: Ask, at_once: Sequence[Ask], dear: Dear, worth: Worth) -> dict[str, Offer]:
+        """One source that is waited for, beside those that answer at once: without a task, which costs a turn of the loop at
+        either end.
+        """
+        source, request = waited_for
+        made: dict[str, Offer] = {}
+        # Its question leaves before we compute.
+        begun = None if dear(request.source) else Begun(self._ask(source, request))
         try:
-            async with asyncio.timeout(self._deadline_s):
-                return await self._ask(source, request)
-        except TimeoutError:
-            return self._late_offer(source, (time.perf_counter() - started) * 1e6)
+            made.update(await self._ask_at_once(at_once))
+            if begun is None and worth(request.source, _proposals(made)):
+                begun = Begun(self._ask(source, request))
+            if begun is not None:
+                started = time.perf_counter()
+                try:
+                    with self._patience.within(self._deadline_s):
+                        made[request.source] = await begun
+                except TimeoutError:
+                    made[request.source] = self._late_offer(source, (time.perf_counter() - started) * 1e6)
+        finally:
+            if begun is not None:
+                begun.close()
+        return made
 
-    async def _ask_together(self, asks: Sequence[Ask], dear: Dear, worth: Worth) -> dict[str, Offer]:
+    async def _ask_at_once(self, asks: Sequence[Ask]) -> dict[str, Offer]:
+        """Without tasks of their own: a turn of the loop may serve much else first."""
+        return {request.source: await self._ask(source, request) for source, request in asks}
+
+    async def _ask_together(
+        self, waited_for: Sequence[Ask], at_once: Sequence[Ask], dear: Dear, worth: Worth
+    ) -> dict[str, Offer]:
         started = time.perf_counter()
         made: dict[str, Offer] = {}
         tasks: dict[str, asyncio.Task[Offer]] = {}
-        waited_for = [ask for ask in asks if not ask[0].at_once]
         try:
             for source, request in waited_for:
                 if not dear(request.source):
                     tasks[request.source] = asyncio.create_task(self._ask(source, request))
-            if tasks and len(waited_for) < len(asks):
+            if tasks and at_once:
                 # The questions to others leave before we compute.
                 await asyncio.sleep(0)
-            for source, request in asks:
-                if source.at_once:
-                    # No task of its own: a turn of the loop may serve much else first.
-                    made[request.source] = await self._ask(source, request)
-            known = [offer.proposal for offer in made.values() if offer.proposal is not None]
+            made.update(await self._ask_at_once(at_once))
             for source, request in waited_for:
-                if request.source not in tasks and worth(request.source, known):
+                if request.source not in tasks and worth(request.source, _proposals(made)):
                     tasks[request.source] = asyncio.create_task(self._ask(source, request))
             if tasks:
                 await asyncio.wait(tasks.values(), timeout=self._deadline_s)
@@ -193,6 +215,10 @@ class Gatherer:
 
     def _health_of(self, source: str) -> Backoff:
         return self._health.setdefault(source, Backoff())
+
+
+def _proposals(made: Mapping[str, Offer]) -> list[Proposal]:
+    return [offer.proposal for offer in made.values() if offer.proposal is not None]
 
 
 def _check_offer(

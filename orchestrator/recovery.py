@@ -24,6 +24,7 @@ from contracts.errors import (
 from contracts.manifest import Manifest
 from contracts.ports import OpenSession, SessionOpened, VerifierDescription, VerifierPort, VerifyRequest
 from contracts.receipt import Receipt
+from orchestrator.patience import Patience
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.spans import now_ns
 from orchestrator.strictness import check_move
@@ -56,8 +57,10 @@ async def pause(settings: OrchestratorSettings, attempt: int, *, at_least_ms: fl
     await asyncio.sleep(max(at_least_ms, delays[min(attempt, len(delays) - 1)]) / 1000)
 
 
-async def verify_surely(port: VerifierPort, request: VerifyRequest, settings: OrchestratorSettings) -> Answer:
-    """The round's receipt, whatever happens to replies.
+async def verify_surely(
+    port: VerifierPort, request: VerifyRequest, settings: OrchestratorSettings, patience: Patience
+) -> Answer:
+    """The round's receipt, whatever happens to replies. patience: of whoever makes one call after another.
 
     A full queue is waited out for `verify_timeout_ms` in all: the session is alive and holds its KV. Raises SessionLost
     where the session is unknown or its replica stays silent, and the verifier's refusals as they are.
@@ -67,7 +70,7 @@ async def verify_surely(port: VerifierPort, request: VerifyRequest, settings: Or
     while losses < settings.verify_attempts:
         called = time.perf_counter()
         try:
-            async with asyncio.timeout(settings.verify_timeout_ms / 1000):
+            with patience.within(settings.verify_timeout_ms / 1000):
                 receipt: Receipt | None = await port.verify(request)
         except NotFound as error:
             raise SessionLost(str(error)) from error

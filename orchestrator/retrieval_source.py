@@ -60,12 +60,14 @@ def to_proposal(source: str, answer: Retrieval, *, round_hash: str, spec_factor:
     if len({len(column) for column in columns}) != 1:
         raise InvalidArgument("retrieval.nodes", f"columns of {[len(column) for column in columns]} entries")
     kept = spec_factor * answer.match_length if spec_factor else len(answer.tokens)
-    rows = zip(*(column[:kept].tolist() for column in columns), strict=True)
+    rows = list(zip(*[column.tolist() for column in columns], strict=True))
     return Proposal(
         source=source,
         nodes=tuple(
-            ProposalNode(token, parent, depth, source, RETRIEVAL, score=float(count))
-            for token, parent, depth, count in rows
+            [
+                ProposalNode(token, parent, depth, source, RETRIEVAL, None, float(count))
+                for token, parent, depth, count in rows[:kept]
+            ]
         ),
         semantics=ProbabilitySemantics.FREQUENCY,
         relation=SamplingRelation.DETERMINISTIC_LOOKUP,

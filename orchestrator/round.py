@@ -23,6 +23,7 @@ from orchestrator.budget.base import Budget, Choice
 from orchestrator.choice_trace import set_choice
 from orchestrator.costs import round_ledger
 from orchestrator.gather import Gathered, Gatherer
+from orchestrator.patience import Patience
 from orchestrator.recovery import Answer, SessionLost, verify_surely
 from orchestrator.request import GenerateRequest
 from orchestrator.session import Session
@@ -30,6 +31,9 @@ from orchestrator.settings import OrchestratorSettings
 from orchestrator.spans import Spans, set_ledger
 from orchestrator.strictness import longest_path
 from orchestrator.text import Taken, TextAssembly
+
+# Until the question to the verifier has been read: where cores are few its reader waits for the one that we run on.
+_AFTERWARDS_S = 0.002
 
 
 @dataclass(frozen=True)
@@ -86,14 +90,15 @@ class Round:
     text: TextAssembly
     settings: OrchestratorSettings
     spans: Spans
+    patience: Patience = field(default_factory=Patience)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     unlearned: deque[RoundOutcome] = field(default_factory=deque)
 
     async def run(self) -> RoundOutcome:
         """One committed round. Where the session is lost it goes on elsewhere, inside the same round's time.
 
-        Sets `asked` when the verifier is asked or the round is over. Raises the verifier's refusals, and Unavailable where
-        no replica is left.
+        Sets `asked` a moment after the verifier was asked, or when the round is over. Raises the verifier's refusals, and
+        Unavailable where no replica is left.
         """
         started = time.perf_counter()
         try:
@@ -145,10 +150,11 @@ class Round:
                     span, session, self.budget, choice, willing=willing, ready=sources, plan=plan, gathered=gathered
                 )
         with self.spans.verify() as span:
-            # What waits for this runs when the question has left: the round before is learned from first.
-            asyncio.get_running_loop().call_soon(self._learn)
-            self.asked.set()
-            answer = await verify_surely(self.verifier, request, self.settings)
+            afterwards = asyncio.get_running_loop().call_later(_AFTERWARDS_S, self._afterwards)
+            try:
+                answer = await verify_surely(self.verifier, request, self.settings, self.patience)
+            finally:
+                afterwards.cancel()
             receipt = answer.receipt
             if span.is_recording():
                 span.set_attributes(
@@ -173,9 +179,16 @@ class Round:
             total_us=(time.perf_counter() - started) * 1e6,
             packing_us=packing_us,
         )
+        # Where the answer came before there was time to.
+        self._learn()
         self.unlearned.append(outcome)
         self._annotate(outcome)
         return outcome
+
+    def _afterwards(self) -> None:
+        """What the round before has left to do, while this one's target runs: it is learned from, then given out."""
+        self._learn()
+        self.asked.set()
 
     def _learn(self) -> None:
         while self.unlearned:

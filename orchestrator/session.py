@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from contracts.errors import DraftproofError, FailedPrecondition, Unavailable
 from contracts.frontier import Frontier
 from contracts.manifest import Manifest, RoundManifest, SourcePlan
@@ -160,7 +158,7 @@ class Session:
 
     def publish(self, receipt: Receipt, kept: int) -> None:
         """Moves the frontier over the first `kept` tokens of a receipt (fewer than all only where the request ends)."""
-        self.frontier.publish(np.array(receipt.tokens[:kept], dtype=np.int64))
+        self.frontier.publish(receipt.tokens[:kept])
         self._feeds[-1].follow(receipt.hidden)
         self._generation = receipt.generation
         self.round_id += 1

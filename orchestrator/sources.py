@@ -43,6 +43,8 @@ class ProposerSession:
         self._port = port
         self._session_id = session_id
         self._manifest = manifest
+        # Found out once: to ask what protocol an object has takes longer than many answers.
+        self._answers_at_once = port.answers_at_once if isinstance(port, AnswersAtOnce) else None
         self._opening: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
@@ -55,8 +57,9 @@ class ProposerSession:
 
     def answers_at_once(self, source: str) -> bool:
         """Whether the session is open and the proposer answers for this source without waiting for anything."""
-        opened = self._opening is not None and self._opening.done()
-        return opened and isinstance(self._port, AnswersAtOnce) and self._port.answers_at_once(source)
+        if self._answers_at_once is None or self._opening is None:
+            return False
+        return self._opening.done() and self._answers_at_once(source)
 
     async def propose(self, request: ProposeRequest) -> Proposal:
         """One offer. A proposer that forgot the session gets it opened once more. Raises what is refused after that, and

@@ -143,6 +143,8 @@ class Spans:
 
 def set_offer(span: Span, proposal: Proposal | None, failure: str) -> None:
     """What a source gave, or why it gave nothing."""
+    if not span.is_recording():
+        return
     if proposal is not None:
         cost = proposal.cost
         span.set_attributes({names.NODES: len(proposal.nodes), names.COMPUTE_US: cost.compute_us})

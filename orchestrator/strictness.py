@@ -42,8 +42,7 @@ def longest_path(graph: CandidateGraph) -> CandidateGraph:
     """The path to the deepest candidate, the first of several."""
     if graph.deepest == len(graph):
         return graph
-    depths = graph.depths.tolist()
-    row, rows = depths.index(graph.deepest), list[int]()
+    row, rows = graph.depth_list.index(graph.deepest), list[int]()
     while row != ANCHOR:
         rows.append(row)
         row = graph.parent_list[row]

@@ -9,8 +9,8 @@ messages as a W3C traceparent, and in metadata for single calls.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
 from opentelemetry import context, metrics, trace
@@ -24,6 +24,7 @@ Signal = Literal["traces", "metrics"]
 SIGNALS: tuple[Signal, ...] = ("traces", "metrics")
 _SHUTDOWN_MS = 5_000.0
 _PROPAGATOR = TraceContextTextMapPropagator()
+_UNTRACED = nullcontext(trace.INVALID_SPAN)
 
 
 def collector(signal: Signal) -> str:
@@ -102,13 +103,10 @@ def parent_of(header: str) -> context.Context | None:
     return _PROPAGATOR.extract({TRACEPARENT: header}) if header else None
 
 
-@contextmanager
-def span(name: str, header: str, attributes: Mapping[str, str | int]) -> Iterator[trace.Span]:
+def span(name: str, header: str, attributes: Mapping[str, str | int]) -> AbstractContextManager[trace.Span]:
     """A server-side span below the caller's; none where nobody traces."""
     if not header and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        yield trace.INVALID_SPAN
-        return
-    with tracer().start_as_current_span(
+        return _UNTRACED
+    return tracer().start_as_current_span(
         name, context=parent_of(header), kind=trace.SpanKind.SERVER, attributes=dict(attributes)
-    ) as current:
-        yield current
+    )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from contracts.capability import bind
 from contracts.errors import AlreadyExists, FailedPrecondition, InvalidArgument
@@ -19,12 +19,12 @@ from verifier.session import Session
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """A checked round. graph: the candidates within reach; originals: their rows in the request's graph, int64 [N]."""
+    """A checked round. graph: the candidates within reach; originals: their rows in the request's graph."""
 
     session: Session
     request: VerifyRequest
     graph: CandidateGraph
-    originals: npt.NDArray[np.int64]
+    originals: Sequence[int]
     block: RowBlock
     queued_us: float
     pack_us: float
@@ -73,7 +73,7 @@ def pack(session: Session, graph: CandidateGraph) -> RowBlock:
     first = session.prefix_len - 1
     return RowBlock(
         slot=session.slot,
-        token_ids=np.array([int(session.prefix[-1]), *graph.token_list], np.int64),
-        positions=np.array([first, *(first + depth for depth in graph.depths.tolist())], np.int64),
-        parents=np.array([-1, *(parent + 1 for parent in graph.parent_list)], np.int64),
+        token_ids=np.array([session.anchor, *graph.token_list], np.int64),
+        positions=np.array([first, *[first + depth for depth in graph.depth_list]], np.int64),
+        parents=np.array([-1, *[parent + 1 for parent in graph.parent_list]], np.int64),
     )

@@ -25,8 +25,8 @@ class Session:
 
     limit: the published length at which generation ends. stop: token ids that end it earlier. opened: the answer to the
     open call, None while the prompt is being prefilled. cached: rows of the prompt whose KV was there already. number:
-    counts an engine's sessions. alone: its candidates are chains and its passes its own, since its rows' bits hang on that.
-    lost: its KV could not be restored after a fault.
+    counts an engine's sessions. anchor: the newest published token. alone: its candidates are chains and its passes its own,
+    since its rows' bits hang on that. lost: its KV could not be restored after a fault.
     """
 
     request: OpenSession
@@ -53,6 +53,7 @@ class Session:
         self.frontier = Frontier(self.request.prompt)
         self._tokens = np.zeros(self.limit, dtype=np.int64)
         self._tokens[: len(self.frontier)] = self.request.prompt
+        self.anchor = int(self.request.prompt[-1])
 
     @property
     def prefix_len(self) -> int:
@@ -78,6 +79,7 @@ class Session:
         start = self.prefix_len
         self._tokens[start : start + len(publication.tokens)] = publication.tokens
         self.frontier.publish(publication.tokens)
+        self.anchor = publication.tokens[-1]
         self.generation += 1
         self.finish = publication.finish
 

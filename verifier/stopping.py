@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from contracts.graph import CandidateGraph, Draw
 from contracts.receipt import Closing, FinishReason
@@ -57,18 +56,18 @@ def cut(
     )
 
 
-def within_reach(graph: CandidateGraph, depth: int) -> tuple[CandidateGraph, npt.NDArray[np.int64]]:
-    """The graph without candidates deeper than `depth`, and the original row of each row that is left, int64 [M].
+def within_reach(graph: CandidateGraph, depth: int) -> tuple[CandidateGraph, Sequence[int]]:
+    """The graph without candidates deeper than `depth`, and the original row of each row that is left.
 
     Deeper ones lie past the length limit: never published, and possibly past the context. What goes depends on depth
     alone and not on the tokens drawn, so every verifier keeps its law (docs/decisions/0004-merging.md).
     """
     if graph.deepest <= depth:
-        return graph, np.arange(len(graph))
+        return graph, range(len(graph))
     kept = graph.depths <= depth
     renumbered = np.cumsum(kept) - 1
     parents = np.where(graph.parents < 0, graph.parents, renumbered[graph.parents])[kept]
-    originals = np.flatnonzero(kept)
+    originals: list[int] = np.flatnonzero(kept).tolist()
     return (
         CandidateGraph(
             token_ids=graph.token_ids[kept],

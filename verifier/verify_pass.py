@@ -101,7 +101,7 @@ def _settle(
     started = clock()
     try:
         publication, logprobs = _choose(round, logits)
-        accepted = tuple(round.originals[list(publication.rows)].tolist())
+        accepted = tuple(round.originals[row] for row in publication.rows)
         chosen = clock()
         fresh = None if session.hidden is None else session.hidden.pick(hidden, publication.kv_rows)
         backend.commit(session.slot, publication.kv_rows)
@@ -110,7 +110,7 @@ def _settle(
         return typed(error)
     session.publish(publication, fresh)
     committed = clock()
-    share = load.target_us * len(logits) / load.rows
+    share = load.target_us * len(round.block.token_ids) / load.rows
     receipt = Receipt(
         session_id=request.manifest.session_id,
         round_id=request.manifest.round_id,
@@ -151,7 +151,7 @@ def _choose(round: Round, logits: Tensor) -> tuple[Publication, tuple[TokenLogpr
     except InvalidArgument as error:
         raise Internal("selection", f"verifier {session.request.manifest.verifier!r} chose no path: {error}") from error
     publication = cut(
-        tuple(graph.token_ids[list(selection.rows)].tolist()),
+        tuple(graph.token_list[row] for row in selection.rows),
         selection.rows,
         selection.token,
         selection.closing,

@@ -157,6 +157,8 @@ class Worker:
         return self._serve_lookups() or ran or urgent or admitted
 
     def _serve_urgent(self) -> bool:
+        if not self._urgent:
+            return False
         with self._changed:
             entries = list(self._urgent)
             self._urgent.clear()
@@ -226,6 +228,8 @@ class Worker:
         return self._more_to_come and not (self._rounds or self._urgent or self._lookups)
 
     def _serve_lookups(self) -> bool:
+        if not self._lookups:
+            return False
         with self._changed:
             busy = {entry.session_id for entry in self._rounds}
             entries = [entry for entry in self._lookups if entry.session_id not in busy]

@@ -28,6 +28,10 @@ from contracts.retrieval import Retrieval, RetrievalQuery
 from contracts.sampling import SamplingPolicy
 
 T = TypeVar("T")
+# Up to so many whole numbers travel as such: numpy's fixed cost a call, cold, is more than that of reading them.
+_FEW = 64
+_INT64 = np.dtype(np.int64)
+_NOTHING: npt.NDArray[np.int64] = np.zeros(0, _INT64)
 
 
 class VerifyQuestion(msgspec.Struct, array_like=True, frozen=True):
@@ -86,11 +90,18 @@ class Decoder(Generic[T]):
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
+        if value.dtype == _INT64 and value.ndim == 1 and len(value) <= _FEW:
+            return value.tolist()
         return value.shape, np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
     raise NotImplementedError(f"{type(value).__name__} travels over no link")
 
 
 def _array(kind: Any, value: Any) -> npt.NDArray[Any]:
+    if len(value) != 2 or not isinstance(value[1], bytes):
+        made = np.array(value) if value else _NOTHING
+        if made.ndim != 1 or made.dtype != _INT64 or _dtype(kind) != _INT64:
+            raise ValueError("no array, and no list of whole numbers of 64 bits")
+        return made
     # A copy: what is read from a message cannot be written to, and kernels are compiled for arrays that can.
     shape, data = value
     return np.frombuffer(data, dtype=_dtype(kind)).reshape(shape).copy()
@@ -123,4 +134,6 @@ def _classes(kind: Any, seen: dict[type, str]) -> dict[type, str]:
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
 _RECORDS = tuple[VerifyQuestion, Receipt, ProposeQuestion, Proposal, RetrieveQuestion, Retrieval]
 
-FORMAT = hashlib.sha256(str(_classes(_RECORDS, {})).encode()).hexdigest()[:8]
+# How arrays travel is no part of the records.
+_ARRAYS = f"int64 [<= {_FEW}] as numbers, others as shape and bytes"
+FORMAT = hashlib.sha256(f"{_classes(_RECORDS, {})} {_ARRAYS}".encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""Frames: a fixed header and a serialised protobuf message.
+"""Frames: a fixed header and a serialised message.
 
 Header, little-endian: payload length uint32, call id uint64, kind uint8. A call id names a question and its one answer.
 """
@@ -37,6 +37,10 @@ class Kind(IntEnum):
     ERROR = 18
 
 
+# Looked up here: an enumeration's own look-up by value is a function in Python.
+_KINDS = {int(kind): kind for kind in Kind}
+
+
 def frame(kind: Kind, call_id: int, payload: bytes = b"") -> bytes:
     """One frame's bytes."""
     return _HEADER.pack(len(payload), call_id, kind) + payload
@@ -50,14 +54,29 @@ class Splitter:
 
     def feed(self, data: bytes) -> Iterator[tuple[Kind, int, bytes]]:
         """(kind, call id, payload) of each frame that is now whole. Raises DataLoss for what is no frame."""
-        self._pending += data
-        while len(self._pending) >= _HEADER.size:
-            length, call_id, kind = _HEADER.unpack_from(self._pending)
-            if length > MAX_MESSAGE_BYTES:
-                raise DataLoss("frame.length", f"{length} bytes, at most {MAX_MESSAGE_BYTES}")
-            end = _HEADER.size + length
-            if len(self._pending) < end:
+        pending = self._pending
+        if not pending and len(data) >= _HEADER.size:
+            kind, call_id, end = _head(data)
+            if len(data) == end:
+                # What a question or an answer by itself is.
+                yield kind, call_id, data[_HEADER.size :]
                 return
-            payload = bytes(self._pending[_HEADER.size : end])
-            del self._pending[:end]
-            yield Kind(kind), call_id, payload
+        pending += data
+        while len(pending) >= _HEADER.size:
+            kind, call_id, end = _head(pending)
+            if len(pending) < end:
+                return
+            payload = bytes(pending[_HEADER.size : end])
+            del pending[:end]
+            yield kind, call_id, payload
+
+
+def _head(data: bytes | bytearray) -> tuple[Kind, int, int]:
+    """Kind, call id, and the frame's own length."""
+    length, call_id, number = _HEADER.unpack_from(data)
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise DataLoss("frame.kind", f"{number} is none")
+    if length > MAX_MESSAGE_BYTES:
+        raise DataLoss("frame.length", f"{length} bytes, at most {MAX_MESSAGE_BYTES}")
+    return kind, call_id, _HEADER.size + length

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from contracts.errors import FailedPrecondition
 from services.link.eager import run_eagerly
 from services.link.frames import Kind, Splitter, frame
+from services.link.writing import Writer
 from services.status import info_of, typed
 
 
@@ -28,10 +29,11 @@ class _Connection(asyncio.Protocol):
         self._answering = answering
         self._open_connections = open_connections
         self._splitter = Splitter()
-        self._tasks: dict[int, asyncio.Future[None]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._writer = Writer(self._transport)
         self._open_connections.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -44,7 +46,7 @@ class _Connection(asyncio.Protocol):
                 self._answering.forget(payload.decode(errors="replace"))
             else:
                 answer = run_eagerly(self._answer(kind, call_id, payload))
-                if not answer.done():
+                if answer is not None:
                     self._tasks[call_id] = answer
                     answer.add_done_callback(lambda _, call_id=call_id: self._tasks.pop(call_id, None))  # type: ignore[misc]
 
@@ -62,7 +64,7 @@ class _Connection(asyncio.Protocol):
             answer = frame(Kind.REPLY, call_id, await self._answering.answer(kind, payload))
         except Exception as error:
             answer = frame(Kind.ERROR, call_id, info_of(typed(error)).SerializeToString())
-        self._transport.write(answer)
+        self._writer.write(answer)
 
 
 class LinkServer:

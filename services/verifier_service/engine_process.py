@@ -37,7 +37,7 @@ from services.wire.receipt import encode_receipt
 from verifier.jobs import Close, Describe, Entry, ExportHidden, GetReceipt, Job, Open, Verify
 from verifier.worker import Worker
 
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 16
 _log = logging.getLogger(__name__)
 _question = Decoder(VerifyQuestion)
 

@@ -9,7 +9,7 @@ import pytest
 from contracts.capability import SourceDescription
 from contracts.errors import InvalidArgument
 from contracts.frontier import Frontier
-from contracts.graph import merge_by_full_prefix
+from contracts.graph import CandidateGraph, Draw, merge_by_full_prefix
 from contracts.manifest import Manifest, RoundManifest, SourcePlan, TargetIdentity, canonical_bytes
 from contracts.options import SourceOption
 from contracts.payload import payload_digest
@@ -82,10 +82,34 @@ def test_frontier_digest_depends_on_tokens_and_not_on_how_rounds_split_them() ->
     whole, parts = Frontier([1, 2, 3, 70000]), Frontier([1])
     parts.publish([2, 3])
     parts.publish([])
-    parts.publish([70000])
+    parts.publish((70000,))
     assert whole.digest == parts.digest
     assert whole.digest == hashlib.sha256(np.array([1, 2, 3, 70000], dtype="<u4").tobytes()).hexdigest()
     assert Frontier([1, 2]).digest != Frontier([2, 1]).digest
+    assert parts.tokens.tolist() == [1, 2, 3, 70000]
+
+
+@pytest.mark.parametrize("token", [-1, 2**32])
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_frontier_takes_no_token_that_32_bits_do_not_hold(token: int, kind: type) -> None:
+    frontier = Frontier([1, 2])
+    before = frontier.digest
+    with pytest.raises(OverflowError):
+        frontier.publish(kind([7, token]))
+    assert (len(frontier), frontier.digest) == (2, before)
+
+
+@pytest.mark.parametrize(
+    ("token", "parent", "row", "field"),
+    [(2**32, -1, 0, "token_ids"), (-1, -1, 0, "token_ids"), (5, 2**31, 0, "parents"), (5, -1, 2**31, "draws")],
+)
+def test_payload_digest_names_the_column_that_has_too_large_a_number(
+    token: int, parent: int, row: int, field: str
+) -> None:
+    graph = CandidateGraph(np.array([token]), np.array([parent]), (("a",),), (Draw(-1, row, "a"),))
+    with pytest.raises(InvalidArgument) as refused:
+        payload_digest(ROUND, graph)
+    assert refused.value.field == f"graph.{field}"
 
 
 def test_payload_digest_tells_any_difference_in_rows_draws_or_round() -> None:

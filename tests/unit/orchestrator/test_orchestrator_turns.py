@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from contracts.errors import Unavailable
+from orchestrator.budget.base import FixedBudget
+from orchestrator.events import Chunk
 from tests.helpers.fakes import FakeProposer, FakeVerifier, collect, wait_for
 from tests.helpers.generation import ask, orchestrator, tokens_of
 
@@ -51,6 +53,29 @@ async def test_a_source_that_answers_at_once_takes_no_turn_of_the_loop_between_q
     assert verifier.turns[1:] == proposer.turned[1:]
 
 
+async def test_the_question_to_a_source_that_is_waited_for_leaves_before_what_answers_at_once():
+    order = []
+
+    class Noting(AtOnce):
+        async def propose(self, request):
+            order.append(request.source)
+            return await super().propose(request)
+
+    class Waiting(FakeProposer):
+        async def propose(self, request):
+            order.append(request.source)
+            await asyncio.sleep(0)
+            return await super().propose(request)
+
+    waited_for = Waiting({"draft": lambda request: [1, 2]})
+    service = orchestrator(FakeVerifier(), proposers=[Noting(), waited_for])
+    chunks, final = await collect(service.generate(ask(sources=("prompt_lookup", "draft"), budget="fixed")))
+    assert final.certificate.failures == {}
+    assert len(chunks) > 3
+    # In the first round the sessions may still be opening.
+    assert order[2:] == ["draft", "prompt_lookup"] * (len(order) // 2 - 1)
+
+
 async def test_sources_that_answer_at_once_and_others_are_gathered_in_plan_order():
     at_once, other = AtOnce(), FakeProposer({"draft": lambda request: [1, 2]})
     service = orchestrator(FakeVerifier(), proposers=[at_once, other])
@@ -69,6 +94,24 @@ async def test_a_chunk_is_handed_out_when_the_next_round_is_on_its_way():
     blocked.set()
     assert len(tokens_of([first])) == 1
     assert [event async for event in events]
+
+
+async def test_a_round_is_learned_from_while_the_next_ones_target_runs(monkeypatch: pytest.MonkeyPatch):
+    learned, verifier, blocked = [], FakeVerifier(), asyncio.Event()
+
+    class Noting(FixedBudget):
+        def learn(self, choice, receipt, ledger, waits_us):
+            learned.append(receipt.round_id)
+
+    monkeypatch.setattr("orchestrator.run.FixedBudget", Noting)
+    verifier.before.extend([None, wait_for(blocked)])
+    events = orchestrator(verifier).generate(ask(sources=(), budget="fixed"))
+    await anext(events)
+    assert learned == [0], "the first round was learned from after the second one's answer"
+    blocked.set()
+    rounds = [event.round for event in [event async for event in events] if isinstance(event, Chunk)]
+    # The others are over before there is time to: they are learned from all the same, in their order.
+    assert learned == list(range(len(rounds) + 1))
 
 
 async def test_a_source_that_is_slow_in_the_next_round_holds_no_chunk_back():

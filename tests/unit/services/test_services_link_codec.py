@@ -65,6 +65,14 @@ def test_retrievals() -> None:
     assert through(QUERY).query.suffix.tolist() == [3, 4]
 
 
+@pytest.mark.parametrize("length", [0, 1, 64, 65])
+def test_arrays_of_any_length_come_back(length: int) -> None:
+    sent = RetrieveQuestion("", replace(QUERY.query, suffix=np.arange(length) - 2**40))
+    got = through(sent).query.suffix
+    assert got.dtype == np.int64
+    np.testing.assert_array_equal(got, sent.query.suffix)
+
+
 def test_arrays_arrive_as_arrays_of_their_type_that_may_be_written_to() -> None:
     suffix = through(QUERY).query.suffix
     assert suffix.dtype == np.int64
@@ -81,6 +89,10 @@ def test_arrays_arrive_as_arrays_of_their_type_that_may_be_written_to() -> None:
         encode(("", {"index": "i", "release": "r", "suffix": [[3], b"123"], "node_budget": 1, "max_depth": 1})),
         encode(("", {"index": "i", "release": "r", "suffix": [[9], b"12345678"], "node_budget": 1, "max_depth": 1})),
         encode(("", {"index": "i", "release": "r", "suffix": "abc", "node_budget": 1, "max_depth": 1})),
+        encode(("", {"index": "i", "release": "r", "suffix": [1.5], "node_budget": 1, "max_depth": 1})),
+        encode(("", {"index": "i", "release": "r", "suffix": [2**63], "node_budget": 1, "max_depth": 1})),
+        encode(("", {"index": "i", "release": "r", "suffix": [[1], [2]], "node_budget": 1, "max_depth": 1})),
+        encode(("", {"index": "i", "release": "r", "suffix": 7, "node_budget": 1, "max_depth": 1})),
     ],
 )
 def test_what_is_no_record_is_refused(payload: bytes) -> None:
