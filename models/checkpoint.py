@@ -53,11 +53,11 @@ def resolve(source: str, cache_dir: Path, progress: Progress = _silent) -> Path:
     Raises InvalidArgument for a directory without config.json or safetensors, naming pickled weights where it holds
     those instead, and FailedPrecondition when a model cannot be fetched.
     """
-    if Path(source).is_dir():
+    if source and Path(source).is_dir():
         directory = Path(source)
     elif source == DEFAULT_SOURCE:
         directory = _default_model(cache_dir, progress)
-    elif source.count("/") == 1 and not source.startswith((".", "/")):
+    elif fetchable(source):
         directory = _from_hub(source, cache_dir, progress)
     else:
         raise InvalidArgument("model", f"{source!r} is no directory, no model id (owner/name) and not {DEFAULT_SOURCE}")
@@ -65,6 +65,11 @@ def resolve(source: str, cache_dir: Path, progress: Progress = _silent) -> Path:
         raise InvalidArgument("model", f"{directory} holds no config.json")
     weight_files(directory)
     return directory
+
+
+def fetchable(source: str) -> bool:
+    """Whether `source` names what `resolve` fetches: the default model or a model id (owner/name)."""
+    return source == DEFAULT_SOURCE or (source.count("/") == 1 and not source.startswith((".", "/")))
 
 
 def weight_files(directory: Path) -> list[Path]:

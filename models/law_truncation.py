@@ -4,6 +4,7 @@ Semantics are those of Transformers' warpers: top-k keeps ties with the k-th val
 likeliest tokens whose cumulative probability reaches p (among equal probabilities the lower token ids come first, where
 Transformers leaves the order open); min-p keeps tokens of at least min_p times the largest probability; typical-p keeps
 the tokens whose surprisal is nearest to the entropy until their mass reaches typical_p, ties with the last one included.
+Probabilities that stand exactly on top-p or min-p count as there, though float32 logits put them a rounding (EDGE) below.
 
 Sorting a whole row would dominate selection. Each rule but the last comes down to one threshold, and top-p's is found by
 setting aside what cannot matter and partitioning the rest.
@@ -24,6 +25,8 @@ Ints = npt.NDArray[np.int64]
 
 SORTABLE = 1024
 PEAK = 1e-3
+# What rounding two logits below 4 to float32 does to a ratio of their exponentials; a weight beside which that is nothing.
+EDGE, HEAVY = 3e-7, 3e-4
 FINITE = float(np.finfo(np.float32).min)
 
 
@@ -55,7 +58,7 @@ def truncated(scores: Scores, policy: SamplingPolicy) -> tuple[Ints, Floats]:
             assert keep is not None
             ids, weights = ids[keep], weights[keep]
     if policy.min_p > 0.0:
-        keep = weights >= policy.min_p
+        keep = weights >= policy.min_p * (1.0 - EDGE)
         ids, weights = ids[keep], weights[keep]
     if policy.typical_p < 1.0:
         keep = _typical(weights / weights.sum(), policy.typical_p)
@@ -97,13 +100,24 @@ def _decided(weights: Floats, low: float, high: float) -> npt.NDArray[np.bool_] 
     if len(weights) > SORTABLE:
         return nucleus(weights, low) if low == high else None
     order = (-weights).argsort(kind="stable")
-    reached = weights[order].cumsum()
-    last = int(reached.searchsorted(low))
-    if low != high and last != int(reached.searchsorted(high)):
+    ordered = weights[order]
+    reached = ordered.cumsum()
+    last = _last(ordered, reached, low)
+    if low != high and last != _last(ordered, reached, high):
         return None
     keep = np.zeros(len(weights), dtype=np.bool_)
     keep[order[: last + 1]] = True
     return keep
+
+
+def _last(ordered: Floats, reached: Floats, mass: float) -> int:
+    """Where the sums `reached` of `ordered` reach `mass`. A rounding short of it is enough before a heavy token; before
+    light ones, of which many may weigh no more than a rounding, it would drop those.
+    """
+    last = int(reached.searchsorted(mass))
+    if 0 < last < len(ordered) and mass - reached[last - 1] <= EDGE * mass and ordered[last] >= HEAVY * mass:
+        return last - 1
+    return last
 
 
 def nucleus(weights: Floats, mass: float) -> npt.NDArray[np.bool_]:

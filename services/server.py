@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from contracts.errors import FailedPrecondition
 from services.channel_options import SERVER_OPTIONS
+from services.unreadable import RefusesUnreadable
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -45,7 +46,7 @@ class ServiceServer:
     """
 
     def __init__(self, services: Sequence[str], listen: Listen) -> None:
-        self.grpc_server = grpc.aio.server(options=SERVER_OPTIONS)
+        self.grpc_server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=(RefusesUnreadable(),))
         self.port = 0
         self._listen = listen
         self._services = tuple(services)

@@ -19,7 +19,9 @@ MEDUSA = "medusa:"
 # Every source that the services can serve; `retrieval:<index>` and further draft models (`draft_model_2`) besides.
 SOURCES = ("prompt_lookup", "retrieval", "draft_model", "head")
 _FURTHER = re.compile(r"retrieval:.+|draft_model_[1-9]\d*")
-_ENDPOINT = re.compile(r"[^\s,]+:\d{1,5}|unix:[^\s,]+")
+_ENDPOINT = re.compile(r"[^\s,]+:(\d{1,5})|unix:[^\s,]+")
+
+_STORE = re.compile(r"(redis|rediss|unix)://\S+")
 
 
 def refused(name: str, message: str) -> InvalidArgument:
@@ -48,11 +50,23 @@ def sources(name: str, listed: str) -> None:
             raise refused(name, f"{source!r} is named twice")
 
 
+def is_endpoint(text: str) -> bool:
+    """host:port of a port that there is (gRPC would dial 99999 as 34463), or unix:path."""
+    found = _ENDPOINT.fullmatch(text)
+    return found is not None and (found[1] is None or 1 <= int(found[1]) <= 65_535)
+
+
 def endpoints(name: str, listed: str, *, several: bool = False) -> None:
     """host:port, or several separated by commas."""
     for endpoint in listed.split(",") if several else (listed,):
-        if not _ENDPOINT.fullmatch(endpoint.strip()):
-            raise refused(name, f"{endpoint!r} is not host:port")
+        if not is_endpoint(endpoint.strip()):
+            raise refused(name, f"{endpoint!r} is not host:port, the port within [1, 65535]")
+
+
+def store(name: str, url: str) -> None:
+    """Empty, or an address that a Redis client can dial."""
+    if url and not _STORE.fullmatch(url):
+        raise refused(name, f"{url!r} is not a redis://, rediss:// or unix:// address")
 
 
 def backend(chosen: str, device: str, dtype: str) -> None:

@@ -200,8 +200,9 @@ class RetrieverSettings(ModelSettings):
         return self.redis_url or f"redis://127.0.0.1:{self.redis_port}/0"
 
     def check(self) -> None:
-        """The retriever's group is one of the groups."""
+        """The store's address is one; the retriever's group is one of the groups."""
         super().check()
+        rules.store("redis_url", self.redis_url)
         rules.group("retriever_group", self.retriever_group, self.retriever_groups)
 
 

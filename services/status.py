@@ -36,14 +36,26 @@ ERROR_OF: dict[grpc.StatusCode, type[DraftproofError]] = {
     **{code: kind for kind, code in STATUS_OF.items()},
 }
 
+# Errors quote what they refuse, and travel in trailing metadata: past 8 KiB of it, percent signs and base64 included, the
+# client's transport drops the error and makes up one of its own.
+MAX_FIELD_BYTES, MAX_TEXT_BYTES = 200, 800
+
 _log = logging.getLogger(__name__)
 
 
 def info_of(error: DraftproofError) -> ErrorInfo:
-    """The error as a message."""
+    """The error as a message, long fields and texts clipped."""
     return ErrorInfo(
-        code=type(error).code, field=error.field, message=error.message, retry_after_ms=error.retry_after_ms
+        code=type(error).code,
+        field=_clipped(error.field, MAX_FIELD_BYTES),
+        message=_clipped(error.message, MAX_TEXT_BYTES),
+        retry_after_ms=error.retry_after_ms,
     )
+
+
+def _clipped(text: str, limit: int) -> str:
+    encoded = text.encode(errors="replace")
+    return encoded.decode() if len(encoded) <= limit else encoded[: limit - 3].decode(errors="ignore") + "…"
 
 
 def error_of_info(info: ErrorInfo) -> DraftproofError:
@@ -54,12 +66,16 @@ def error_of_info(info: ErrorInfo) -> DraftproofError:
     return kind(info.field, info.message, retry_after_ms=retry_after_ms)
 
 
+def _text_of(error: DraftproofError) -> str:
+    return _clipped(str(error), MAX_FIELD_BYTES + MAX_TEXT_BYTES)
+
+
 def status_details(error: DraftproofError) -> bytes:
     """google.rpc.Status, serialised, for the trailing metadata."""
     detail = any_pb2.Any()
     detail.Pack(info_of(error))
     number: int = STATUS_OF[type(error)].value[0]
-    status = status_pb2.Status(code=number, message=str(error), details=[detail])
+    status = status_pb2.Status(code=number, message=_text_of(error), details=[detail])
     return bytes(status.SerializeToString())
 
 
@@ -95,11 +111,15 @@ class Aborting(Protocol):
 
 async def abort(context: Aborting, error: DraftproofError) -> NoReturn:
     """Ends the call with the error."""
-    await context.abort(STATUS_OF[type(error)], str(error), trailing_metadata=((DETAILS_KEY, status_details(error)),))
+    details = ((DETAILS_KEY, status_details(error)),)
+    await context.abort(STATUS_OF[type(error)], _text_of(error), trailing_metadata=details)
 
 
 def typed(error: Exception) -> DraftproofError:
     """The error itself, or Internal for what nobody foresaw; that is logged, and its text stays here."""
+    if isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        # What a task group makes of the one error that ended it.
+        return typed(error.exceptions[0])
     if isinstance(error, DraftproofError):
         return error
     _log.error("unforeseen", exc_info=error)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from contracts.errors import DraftproofError
 from services.cli import requests as opt
@@ -81,10 +83,11 @@ def chat(
                 try:
                     chunks, final = await stream_out(source, request)
                 except DraftproofError as error:
-                    err.print(f"[red]{type(error).code.lower()}[/red] {error}")
+                    err.print(f"[red]{type(error).code.lower()}[/red]: ", end="")
+                    print(opt.hinted(error), file=sys.stderr)
                     continue
                 print()
-                err.print(f"[dim]{summary(final)}[/dim]")
+                err.print(f"[dim]{escape(summary(final))}[/dim]")
                 history.append({"role": "user", "content": line})
                 history.append({"role": "assistant", "content": "".join(chunk.text for chunk in chunks)})
 

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import typer
+from rich.markup import escape
 
 from contracts.errors import DraftproofError
 from services import telemetry
@@ -40,9 +41,10 @@ def doctor() -> None:
 
     findings = list(examine())
     for finding in findings:
-        out.print(f"{_MARK[finding.level]} {finding.what}")
+        # Escaped: what settings hold is no markup.
+        out.print(f"{_MARK[finding.level]} {escape(finding.what)}")
         if finding.mend:
-            out.print(f"     [bold]{finding.mend}[/bold]")
+            out.print(f"     [bold]{escape(finding.mend)}[/bold]")
     bad = sum(finding.level == "bad" for finding in findings)
     out.print("everything is here" if not bad else f"{bad} to mend")
     raise typer.Exit(1 if bad else 0)
@@ -159,21 +161,22 @@ def _cache(settings: AllSettings) -> Iterator[Finding]:
     if os.access(existing, os.W_OK):
         yield Finding("ok", f"cache: {settings.cache_dir}")
     else:
-        yield Finding(
-            "bad", f"cache: {directory} cannot be written", "set DRAFTPROOF_CACHE_DIR to a directory of yours"
-        )
+        mend = "set DRAFTPROOF_CACHE_DIR to a directory of yours"
+        yield Finding("bad", f"cache: {directory} cannot be written", mend)
 
 
 def _model(settings: AllSettings) -> Iterator[Finding]:
+    from models.checkpoint import fetchable
     from services.text import CheckpointTokenizer
 
-    directory = Path(settings.model) if Path(settings.model).is_dir() else settings.models_dir / settings.model
+    known, named = fetchable(settings.model), Path(settings.model)
+    directory = settings.models_dir / settings.model if known and not named.is_dir() else named
+    if not settings.model or (not directory.is_dir() and not known):
+        yield Finding("bad", f"model: {settings.model!r} is no directory and no model id", "set DRAFTPROOF_MODEL")
+        return
     if not directory.is_dir():
-        yield Finding(
-            "note",
-            f"model {settings.model} is not here yet; it is fetched at the first start",
-            "draftproof model fetch",
-        )
+        message = f"model {settings.model} is not here yet; it is fetched at the first start"
+        yield Finding("note", message, "draftproof model fetch")
         return
     try:
         from models.checkpoint import weight_files
@@ -183,23 +186,16 @@ def _model(settings: AllSettings) -> Iterator[Finding]:
         CheckpointTokenizer(directory)
         family = model_type(directory)
     except DraftproofError as error:
-        yield Finding(
-            "bad", f"model {settings.model}: {error}", "name another by DRAFTPROOF_MODEL, or remove it to fetch anew"
-        )
+        mend = "name another by DRAFTPROOF_MODEL, or remove it to fetch anew"
+        yield Finding("bad", f"model {settings.model}: {error}", mend)
         return
     yield Finding("ok", f"model {settings.model}: converted, with its tokenizer")
     if settings.backend == "transformers":
-        yield Finding(
-            "note",
-            f"model {settings.model}: set to run through Transformers' own modules, which is slower",
-            "unset DRAFTPROOF_BACKEND for the fastest that runs here",
-        )
+        message = f"model {settings.model}: set to run through Transformers' own modules, which is slower"
+        yield Finding("note", message, "unset DRAFTPROOF_BACKEND for the fastest that runs here")
     elif family not in FAMILIES:
-        yield Finding(
-            "note",
-            f"model {settings.model}: family {family!r} runs through Transformers' own modules, slower than the decoders "
-            f"for {', '.join(FAMILIES)}",
-        )
+        message = f"model {settings.model}: family {family!r} runs through Transformers' own modules, slower than the "
+        yield Finding("note", f"{message}decoders for {', '.join(FAMILIES)}")
 
 
 def _drafting(settings: AllSettings) -> Iterator[Finding]:
@@ -225,17 +221,11 @@ def _drafting(settings: AllSettings) -> Iterator[Finding]:
 def _kv(settings: AllSettings) -> Iterator[Finding]:
     whole, kept = settings.kv_tokens, settings.prefix_cache_tokens
     if not settings.prefix_sharing:
-        yield Finding(
-            "note",
-            f"KV: {whole} tokens, every prompt prefilled whole",
-            "unset DRAFTPROOF_PREFIX_SHARING to let sessions of one tenant share the starts of their prompts",
-        )
+        mend = "unset DRAFTPROOF_PREFIX_SHARING to let sessions of one tenant share the starts of their prompts"
+        yield Finding("note", f"KV: {whole} tokens, every prompt prefilled whole", mend)
     elif kept > whole:
-        yield Finding(
-            "note",
-            f"KV: {whole} tokens, so ended sessions leave at most as many, not {kept}",
-            f"set DRAFTPROOF_PREFIX_CACHE_TOKENS to at most {whole}, or DRAFTPROOF_KV_TOKENS higher",
-        )
+        mend = f"set DRAFTPROOF_PREFIX_CACHE_TOKENS to at most {whole}, or DRAFTPROOF_KV_TOKENS higher"
+        yield Finding("note", f"KV: {whole} tokens, so ended sessions leave at most as many, not {kept}", mend)
     else:
         yield Finding("ok", f"KV: {whole} tokens; prompt starts are shared, ended sessions leave up to {kept}")
 
@@ -248,9 +238,8 @@ def _redis(settings: AllSettings) -> Iterator[Finding]:
         try:
             indexes = sorted(store.aliases())
         except DraftproofError as error:
-            yield Finding(
-                "bad", f"Redis: {error}", "start it, correct DRAFTPROOF_REDIS_URL, or unset it for the embedded one"
-            )
+            mend = "start it, correct DRAFTPROOF_REDIS_URL, or unset it for the embedded one"
+            yield Finding("bad", f"Redis: {error}", mend)
         else:
             yield Finding("ok", f"Redis: answers, {len(indexes)} indexes")
             yield from _default_index(settings.default_index, indexes)
@@ -278,6 +267,11 @@ def _default_index(default: str, indexes: Sequence[str]) -> Iterator[Finding]:
 
 
 def _ports(settings: AllSettings) -> Iterator[Finding]:
+    try:
+        socket.getaddrinfo(settings.host, None)
+    except OSError as error:
+        yield Finding("bad", f"host {settings.host!r}: {error}", "correct DRAFTPROOF_HOST")
+        return
     for service in _SERVICES:
         port = int(getattr(settings, f"{service}_port"))
         endpoint = f"{settings.host}:{port}"

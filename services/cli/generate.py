@@ -9,6 +9,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from orchestrator.events import Chunk, Final
 from orchestrator.request import GenerateRequest
@@ -68,7 +69,9 @@ def generate(
     opt.refuse_together(ledger=ledger, json=as_json)
     if logprobs is not None and not as_json:
         raise typer.BadParameter("--logprobs is reported with --json only")
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _standard_input() if prompt == "-" else prompt
+    if not text:
+        raise typer.BadParameter("the prompt is empty")
     messages = ({"role": "system", "content": system},) if system else ()
     request = opt.make_request(
         text if raw else (*messages, {"role": "user", "content": text}),
@@ -100,9 +103,16 @@ def generate(
         print(json.dumps(as_record(chunks, final), ensure_ascii=False))
         return
     print()
-    err.print(f"[dim]{summary(final)}[/dim]")
+    err.print(f"[dim]{escape(summary(final))}[/dim]")
     if ledger:
         err.print(ledger_table("round cost ledger", [("this request", final.certificate.ledger)]))
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"standard input is no text: {error}") from error
 
 
 async def _run(request: GenerateRequest, *, local: bool, endpoint: str, stream: bool) -> tuple[list[Chunk], Final]:

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from contracts.errors import DraftproofError, Unavailable
 from contracts.sampling import SamplingPolicy
 from orchestrator.request import GenerateRequest
 from services.orchestrator_service.servicer import Generating
+from services.setting_rules import is_endpoint
 from services.settings import AllSettings, OrchestratorServiceSettings, load, names_in
 
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
@@ -131,10 +133,21 @@ def refuse_together(**given: bool) -> None:
         raise typer.BadParameter(" and ".join(f"--{name.replace('_', '-')}" for name in given) + " exclude each other")
 
 
+def hinted(error: DraftproofError) -> DraftproofError:
+    """The error; where nothing answered at all, with what to do about it."""
+    if isinstance(error, Unavailable) and not error.field:
+        return Unavailable("", f"{error.message}; `draftproof up` starts the services, --local does without them")
+    return error
+
+
 @asynccontextmanager
 async def generating(*, local: bool, endpoint: str) -> AsyncIterator[Generating]:
-    """What generates: everything in this process, or the service at `endpoint`. Raises BadParameter for both."""
+    """What generates: everything in this process, or the service at `endpoint`. Raises BadParameter for both, and for an
+    endpoint that is none.
+    """
     refuse_together(local=local, endpoint=bool(endpoint))
+    if endpoint and not is_endpoint(endpoint):
+        raise typer.BadParameter(f"--endpoint {endpoint!r} is not host:port, the port within [1, 65535]")
     if local:
         from services import telemetry
         from services.cli.console import err, fetch_model, progress_bars
@@ -160,5 +173,7 @@ async def generating(*, local: bool, endpoint: str) -> AsyncIterator[Generating]
     client = GenerateClient(endpoint)
     try:
         yield client
+    except Unavailable as error:
+        raise hinted(error) from error
     finally:
         await client.close()

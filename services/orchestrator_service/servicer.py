@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from opentelemetry import context as otel_context
 
 from orchestrator.events import GenerateEvent
-from orchestrator.request import GenerateRequest
+from orchestrator.request import MAX_DEADLINE_MS, GenerateRequest
 from protos.draftproof.v1 import generate_pb2 as pb
 from protos.draftproof.v1 import generate_pb2_grpc
 from services import telemetry
@@ -56,6 +56,6 @@ def _within_deadline(request: GenerateRequest, remaining_s: float | None) -> Gen
     left_ms = max(1, int((remaining_s - DEADLINE_MARGIN_S) * 1000))
     given = request.deadline_ms
     # A wrong deadline stays as it is: the orchestrator refuses it by name.
-    if given is not None and (given < 1 or given <= left_ms):
+    if given is not None and not left_ms < given <= MAX_DEADLINE_MS:
         return request
-    return replace(request, deadline_ms=min(left_ms, 24 * 3600 * 1000))
+    return replace(request, deadline_ms=min(left_ms, MAX_DEADLINE_MS))

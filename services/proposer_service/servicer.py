@@ -16,6 +16,9 @@ from services.wire.manifest import decode_manifest
 from services.wire.proposer import PrefixReceiver
 from services.wire.verifier import session_id_of
 
+# Calls of one stream that may be under way, those whose answers nobody reads included.
+CALLS_AT_ONCE = 32
+
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ProposerService"].full_name
 
 
@@ -52,13 +55,16 @@ class ProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         """The prefix is followed in the order of arrival; answers leave as they are ready."""
         async with answering(context), asyncio.TaskGroup() as running:
             receiver, sending = PrefixReceiver(), asyncio.Lock()
+            room = asyncio.Semaphore(CALLS_AT_ONCE)
             async for message in requests:
                 try:
                     asked = receiver.decode(message)
                 except Exception as error:
                     await _send(context, sending, refused(message.call_id, error))
                 else:
-                    running.create_task(self._answer(message, asked, context, sending))
+                    await room.acquire()
+                    task = running.create_task(self._answer(message, asked, context, sending))
+                    task.add_done_callback(lambda _: room.release())
 
     async def _answer(
         self, message: pb.ProposeRequest, asked: ProposeRequest, context: Any, sending: asyncio.Lock

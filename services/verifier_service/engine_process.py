@@ -198,6 +198,7 @@ def _empty(_: object) -> Message:
 
 def _job(kind: Kind, payload: bytes) -> tuple[Job[Any], Encode]:
     if kind is Kind.DESCRIBE:
+        _parse(pb.VerifierServiceDescribeRequest, payload)
         return Describe(), wire.encode_description
     if kind is Kind.OPEN:
         return Open(wire.decode_open(_parse(pb.VerifierServiceOpenSessionRequest, payload))), wire.encode_opened

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from contracts.capability import Exactness
 from contracts.errors import InvalidArgument
 from orchestrator.events import Certificate, Chunk, Final, GenerateEvent, RoundInfo, Usage
@@ -28,23 +30,23 @@ def encode_request(request: GenerateRequest) -> pb.GenerateRequest:
         )
     out = pb.GenerateRequest(
         sampling=encode_sampling(request.policy),
-        sources=request.sources or (),
+        sources=[_text(name, f"sources[{index}]") for index, name in enumerate(request.sources or ())],
         speculation_off=not request.speculation or request.sources == (),
-        verifier=request.verifier,
+        verifier=_text(request.verifier, "verifier"),
         exactness=EXACTNESS.encode(Exactness.EXACT if request.exact_mode else Exactness.HEURISTIC),
-        request_id=request.request_id,
-        tenant=request.tenant,
-        indexes=dict(request.indexes),
-        options={name: pb.SourceOptions(values=dict(values)) for name, values in request.options.items()},
-        expected_manifest_hash=request.expected_manifest_hash,
-        cache_salt=request.cache_salt,
-        budget=request.budget,
+        request_id=_text(request.request_id, "request_id"),
+        tenant=_text(request.tenant, "tenant"),
+        indexes={_text(name, "indexes"): _text(index, f"indexes.{name}") for name, index in request.indexes.items()},
+        options={_text(name, "options"): _options(name, values) for name, values in request.options.items()},
+        expected_manifest_hash=_text(request.expected_manifest_hash, "expected_manifest_hash"),
+        cache_salt=_text(request.cache_salt, "cache_salt"),
+        budget=_text(request.budget, "budget"),
         strict=request.strict,
     )
     for name in ("node_budget", "max_depth", "deadline_ms"):
         value = getattr(request, name)
         if value is not None:
-            setattr(out, name, value)
+            setattr(out, name, _whole(value, name))
     _set_prompt(out, request)
     return out
 
@@ -65,6 +67,17 @@ def _set_prompt(out: pb.GenerateRequest, request: GenerateRequest) -> None:
             out.token_ids.ids.extend(request.prompt_ids or ())
         except ValueError as error:
             raise InvalidArgument("prompt_ids", "token ids are within [0, 2^32)") from error
+
+
+def _options(source: str, values: Mapping[str, int]) -> pb.SourceOptions:
+    field = f"options.{source}"
+    return pb.SourceOptions(values={_text(name, field): _whole(n, f"{field}.{name}") for name, n in values.items()})
+
+
+def _whole(value: int, field: str) -> int:
+    if not -(2**63) <= value < 2**63:
+        raise InvalidArgument(field, f"{value} is outside [-2^63, 2^63)")
+    return value
 
 
 def _text(text: str, field: str) -> str:

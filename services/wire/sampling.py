@@ -37,6 +37,8 @@ def encode_sampling(policy: SamplingPolicy) -> pb.SamplingPolicy:
     for name in ("banned_ids", "allowed_ids", "stop_ids", "stop_strings"):
         try:
             getattr(out, name).extend(getattr(policy, name))
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"sampling.{name}", "has half of a surrogate pair, which is no text") from error
         except ValueError as error:
             raise InvalidArgument(f"sampling.{name}", "token ids are within [0, 2^32)") from error
     return out

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import grpc
+import pytest
 
 from orchestrator.generate import Orchestrator
 from orchestrator.settings import OrchestratorSettings
@@ -19,7 +20,9 @@ MESSAGE = generate_pb2.GenerateRequest(
 ROUNDS = 3
 
 
-async def answers(verifier: FakeVerifier, *, timeout_s: float) -> list[generate_pb2.GenerateResponse]:
+async def answers(
+    verifier: FakeVerifier, *, timeout_s: float, message: generate_pb2.GenerateRequest = MESSAGE
+) -> list[generate_pb2.GenerateResponse]:
     orchestrator = Orchestrator(verifier, [], [], FakeTokenizer(), OrchestratorSettings())
 
     def add(server: Any) -> None:
@@ -27,7 +30,7 @@ async def answers(verifier: FakeVerifier, *, timeout_s: float) -> list[generate_
 
     async with served(SERVICE, add) as endpoint, grpc.aio.insecure_channel(endpoint) as channel:
         stub = generate_pb2_grpc.GenerateServiceStub(channel)
-        return [answer async for answer in stub.Generate(MESSAGE, timeout=timeout_s)]
+        return [answer async for answer in stub.Generate(message, timeout=timeout_s)]
 
 
 def published(answers: list[generate_pb2.GenerateResponse]) -> list[int]:
@@ -45,3 +48,12 @@ async def test_a_call_deadline_ends_it_with_what_there_is_and_frees_its_session(
     assert finished.usage.completion_tokens == ROUNDS
     assert stuck.sessions == {}
     assert len(stuck.closed) == 1
+
+
+@pytest.mark.parametrize("deadline_ms", [-1, 0, 86_400_001, 2**63 - 1])
+async def test_a_deadline_outside_its_limits_is_refused_beside_a_deadline_of_the_call(deadline_ms: int) -> None:
+    message = generate_pb2.GenerateRequest(text="abab", deadline_ms=deadline_ms)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await answers(FakeVerifier(), timeout_s=30.0, message=message)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (refused.value.details() or "").startswith("deadline_ms: ")

@@ -133,6 +133,8 @@ BAD: dict[str, tuple[str, generate_pb2.GenerateRequest]] = {
     "negative budget": ("node_budget", generate_pb2.GenerateRequest(text="x", node_budget=-1)),
     "huge budget": ("node_budget", generate_pb2.GenerateRequest(text="x", node_budget=2**40)),
     "negative deadline": ("deadline_ms", generate_pb2.GenerateRequest(text="x", deadline_ms=-5)),
+    "verifier of a million letters": ("verifier", generate_pb2.GenerateRequest(text="x", verifier="o" * 1_000_000)),
+    "source of a million letters": ("sources", generate_pb2.GenerateRequest(text="x", sources=["o" * 1_000_000])),
     "unknown verifier": ("verifier", generate_pb2.GenerateRequest(text="x", verifier="oracle")),
     "unknown exactness": ("exactness", generate_pb2.GenerateRequest(text="x", exactness=7)),  # type: ignore[arg-type]
     "wrong manifest": (

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proposer.prompt_lookup import PromptLookup, PromptLookupSettings
+from tests.helpers.goldens import golden
 from tests.oracle.proposer.naive_lookup import (
     earliest_clipped,
     earliest_full_length,
@@ -36,16 +34,6 @@ def lookup(settings: PromptLookupSettings, ids: list[int], wanted: int) -> list[
     return [node.token for node in proposal.nodes]
 
 
-def golden_cases() -> list[dict[str, Any]]:
-    root = Path(__file__).resolve().parents[3]
-    folder = Path(os.environ.get("DRAFTPROOF_GOLDENS", root.parent / "shared" / "goldens"))
-    path = folder / "prompt_lookup.json"
-    if not path.is_file():
-        pytest.skip("no golden cases: set DRAFTPROOF_GOLDENS to their folder")
-    cases: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cases"]
-    return cases
-
-
 @pytest.mark.parametrize(("rule", "continuation"), ORACLES)
 def test_every_rule_equals_its_naive_scan(rule: Any, continuation: Any) -> None:
     rng = random.Random(7)
@@ -59,8 +47,8 @@ def test_every_rule_equals_its_naive_scan(rule: Any, continuation: Any) -> None:
         assert lookup(settings, ids, wanted) == expected, (settings, ids, wanted)
 
 
-@pytest.mark.parametrize(("golden", "continuation"), [("official", "full_length"), ("hf_transformers", "clipped")])
-def test_the_earliest_rules_return_what_published_matchers_returned(golden: str, continuation: Any) -> None:
-    for case in golden_cases():
+@pytest.mark.parametrize(("matcher", "continuation"), [("official", "full_length"), ("hf_transformers", "clipped")])
+def test_the_earliest_rules_return_what_published_matchers_returned(matcher: str, continuation: Any) -> None:
+    for case in golden("prompt_lookup.json")["cases"]:
         settings = PromptLookupSettings("earliest", continuation, max_ngram=case["max_ngram"])
-        assert lookup(settings, case["ids"], case["num_pred"]) == case[golden], case
+        assert lookup(settings, case["ids"], case["num_pred"]) == case[matcher], case

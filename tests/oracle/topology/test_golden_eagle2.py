@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import pytest
 
 from contracts.topology import ANCHOR, ancestor_mask
 from proposer.topology.counting import without_root
 from proposer.topology.eagle2 import DynamicTree
-from tests.oracle.topology.goldens import golden
+from tests.helpers.goldens import golden_cases
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_the_dynamic_tree_is_the_published_one(index: int) -> None:
-    case = golden("eagle2_dynamic_tree.json")["cases"][index]
+@golden_cases("eagle2_dynamic_tree.json")
+def test_the_dynamic_tree_is_the_published_one(case: dict[str, Any]) -> None:
     path_of: dict[int, tuple[int, ...]] = {ANCHOR: ()}
     tree = DynamicTree(case["top_k"])
 

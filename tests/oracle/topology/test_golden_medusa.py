@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import pytest
 
 from contracts.tree_shape import shape_from_paths
 from proposer.topology.medusa_search import sparse_search
-from tests.oracle.topology.goldens import golden
+from tests.helpers.goldens import golden, golden_cases
 from tests.oracle.topology.hydra_buffers import head_steps
 from tests.oracle.topology.medusa_buffers import leaf_paths, medusa_buffers, rooted_mask
-
-SEARCHES = ["mc_sim_7b_63", "vicuna_7b_stage2", "vicuna_33b_stage1"]
-TREES = ["mc_sim_7b_63", "vicuna_7b_stage2", "seed_doc_a31_toy"]
 
 
 def ancestors(mask: np.ndarray) -> list[list[int]]:
@@ -23,18 +21,15 @@ def unordered(paths: list[list[int]]) -> set[tuple[int, ...]]:
     return {tuple(row for row in path if row >= 0) for path in paths}
 
 
-@pytest.mark.parametrize("name", SEARCHES)
-def test_the_calibrated_search_finds_the_published_nodes_in_order(name: str) -> None:
-    case = golden("medusa_sparse_search.json")["cases"][name]
+@golden_cases("medusa_sparse_search.json")
+def test_the_calibrated_search_finds_the_published_nodes_in_order(case: dict[str, Any]) -> None:
     assert sparse_search(case["A"], case["nodes"]) == tuple(map(tuple, case["expected"]))
 
 
-@pytest.mark.parametrize("name", TREES)
-def test_medusa_buffers_are_the_published_ones(name: str) -> None:
-    file = golden("medusa_buffers.json")
-    case = file["trees"][name]
+@golden_cases("medusa_buffers.json", lambda file: file["trees"])
+def test_medusa_buffers_are_the_published_ones(case: dict[str, Any]) -> None:
     expected = case["buffers"]
-    buffers = medusa_buffers(shape_from_paths(map(tuple, case["choices"])), file["TOPK"])
+    buffers = medusa_buffers(shape_from_paths(map(tuple, case["choices"])), golden("medusa_buffers.json")["TOPK"])
     assert ancestors(buffers.mask) == expected["medusa_attn_mask_ancestors"]
     assert buffers.slots.tolist() == expected["tree_indices"]
     assert buffers.depths.tolist() == expected["medusa_position_ids"]

@@ -89,6 +89,20 @@ def test_doctor_notes_what_would_be_missing_at_the_first_request(
     assert any(one.level == "bad" and "live_policies" in one.what.lower() for one in doctor.examine())
 
 
+def test_doctor_names_a_host_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTPROOF_HOST", "999.1.1.1")
+    bad = [finding for finding in doctor.examine() if finding.level == "bad"]
+    assert any(finding.what.startswith("host '999.1.1.1'") for finding in bad)
+
+
+@pytest.mark.parametrize("model", ["", "/nowhere", "a/b/c", "[/red]"])
+def test_doctor_does_not_promise_to_fetch_what_is_no_model(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTPROOF_MODEL", model)
+    done = run("doctor")
+    assert done.exit_code == 1
+    assert f"model: {model!r} is no directory and no model id" in " ".join(done.output.split())
+
+
 class Client:
     """Stands for the client of a running orchestrator."""
 

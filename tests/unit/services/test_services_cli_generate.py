@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from typer.testing import CliRunner, Result
 
-from contracts.errors import InvalidArgument
+from contracts.errors import InvalidArgument, Unavailable
 from contracts.sampling import SamplingPolicy
 from orchestrator.events import GenerateEvent
 from orchestrator.request import GenerateRequest
@@ -165,3 +165,31 @@ def test_chat_takes_the_flags_of_a_generation(source: Recording) -> None:
     (asked,) = source.asked
     assert (asked.policy.top_k, asked.policy.stop_strings) == (5, ("x",))
     assert (asked.tenant, asked.max_depth, asked.exact_mode) == ("a", 3, False)
+
+
+@pytest.mark.parametrize("told", ["", None])
+def test_an_empty_prompt_is_refused(source: Recording, told: str | None) -> None:
+    done = run("generate", "" if told is None else "-", told=told or "")
+    assert done.exit_code == 2
+    assert "the prompt is empty" in done.output
+    assert source.asked == []
+
+
+def test_a_standard_input_that_is_no_text_is_refused(source: Recording) -> None:
+    done = CliRunner().invoke(cli.build_app(), ["generate", "-"], input=b"\xff\xfe", env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "standard input is no text" in done.output
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "127.0.0.1:0", "127.0.0.1:99999", "http://127.0.0.1:7601/"])
+def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
+    done = run("generate", "--endpoint", endpoint, "hi")
+    assert done.exit_code == 2
+    assert f"'{endpoint}' is not host:port" in done.output
+
+
+def test_where_nothing_answers_the_error_says_what_to_do() -> None:
+    nobody = requests.hinted(Unavailable("", "connection refused"))
+    assert "draftproof up" in str(nobody)
+    draining = Unavailable("verifier", "is draining")
+    assert requests.hinted(draining) is draining

@@ -74,7 +74,13 @@ def test_set_up_variables_are_not_settings(monkeypatch: pytest.MonkeyPatch) -> N
         ("DEFAULT_SOURCES", "head,head"),
         ("RETRIEVER_GROUP", "x"),
         ("VERIFIER_ENDPOINT", "nowhere"),
+        ("VERIFIER_ENDPOINT", "127.0.0.1:99999"),
+        ("PROPOSER_ENDPOINT", "127.0.0.1:0"),
         ("RETRIEVER_ENDPOINT", "a:1,b"),
+        ("RETRIEVER_ENDPOINT", "a:1,b:70000"),
+        ("REDIS_URL", "http://localhost:6379"),
+        ("REDIS_URL", "localhost:6379"),
+        ("REDIS_URL", "redis://"),
     ],
 )
 def test_a_wrong_value_names_its_variable(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,3 +63,21 @@ def test_what_nobody_foresaw_keeps_its_text_to_itself() -> None:
     hidden = status.typed(ValueError("a secret path"))
     assert isinstance(hidden, errors.Internal)
     assert "secret" not in str(hidden)
+
+
+@pytest.mark.parametrize("long", ["x" * 1_000_000, "é\n" * 100_000, "\ud800" * 5_000], ids=["ascii", "wide", "half"])
+def test_an_error_that_quotes_a_long_text_stays_below_what_transports_carry(long: str) -> None:
+    sent = errors.InvalidArgument(f"options.{long}", f"unknown {long!r}")
+    back = status.error_of_call(
+        _failed(grpc.StatusCode.INVALID_ARGUMENT, ((status.DETAILS_KEY, status.status_details(sent)),))
+    )
+    assert back.field.startswith("options.")
+    assert back.message.startswith("unknown ")
+    # Percent signs triple a text, base64 adds a third; the soft limit is 8 KiB of metadata.
+    assert 3 * len(status._text_of(sent).encode()) + 4 * len(status.status_details(sent)) // 3 < 7_000
+
+
+def test_the_one_error_that_ended_a_task_group_is_told_as_itself() -> None:
+    lost = errors.InvalidArgument("suffix", "too long")
+    assert status.typed(ExceptionGroup("unhandled errors", [lost])) is lost
+    assert isinstance(status.typed(ExceptionGroup("two", [lost, lost])), errors.Internal)

@@ -278,6 +278,24 @@ def test_generate_requests() -> None:
         generate.decode_request(message)
 
 
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("node_budget", {"node_budget": 10**20}),
+        ("deadline_ms", {"deadline_ms": -(10**20)}),
+        ("options.prompt_lookup.max_ngram", {"options": {"prompt_lookup": {"max_ngram": 2**63}}}),
+        ("sources[1]", {"sources": ("prompt_lookup", "\udcff")}),
+        ("tenant", {"tenant": "\udcff"}),
+        ("indexes.retrieval", {"indexes": {"retrieval": "\udcff"}}),
+        ("sampling.stop_strings", {"policy": SamplingPolicy(stop_strings=("\udcff",))}),
+    ],
+)
+def test_what_a_request_cannot_carry_is_refused_by_the_client(field: str, given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        generate.encode_request(GenerateRequest(text="x", **given))
+    assert refused.value.field == field
+
+
 def test_an_event_must_be_one() -> None:
     with pytest.raises(InvalidArgument, match="event"):
         generate.decode_event(generate.pb.GenerateResponse())
