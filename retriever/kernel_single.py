@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from retriever.kernel_children import has_more
+from retriever.kernel_frontier import enter
 from retriever.kernel_runs import ABOVE, CHILD, COUNT, DEPTH, FIRST, LAST, SIBLING, bar, gaps_of, runs_of
 from retriever.kernel_samples import RANK, by_shares, every, look_up, refined
 from retriever.kernel_shares import BLOCK_BITS, knows
@@ -86,26 +87,6 @@ def _frequent(table, low, high, length, max_depth, budget):
 
 
 @compiled
-def place_of(frontier, waiting, count, token, depth, parent, slot):
-    """Where a newcomer stands among the waiting nodes, the best of which stands last."""
-    place = waiting
-    while place > 0:
-        other = frontier[place - 1]
-        if count[other] != count[slot]:
-            worse = count[other] < count[slot]
-        elif token[other] != token[slot]:
-            worse = token[other] > token[slot]
-        elif depth[other] != depth[slot]:
-            worse = depth[other] > depth[slot]
-        else:
-            worse = parent[other] > parent[slot]
-        if worse:
-            break
-        place -= 1
-    return place
-
-
-@compiled
 def emit(table, samples, starts, nodes, least, max_depth, budget, tokens, parents, counts, depths, begins, ends, seen):
     """Emit up to `budget` nodes of `least` occurrences, best first; their number.
 
@@ -131,17 +112,8 @@ def emit(table, samples, starts, nodes, least, max_depth, budget, tokens, parent
             if count[slot] >= (count[frontier[0]] if waiting == left else least):
                 token[slot] = token_of(table, 0, code_at(table, 0, starts[nodes[c, FIRST]] + below))
                 node[slot], depth[slot], parent[slot] = c, below + 1, emitted - 1
-                place = place_of(frontier, waiting, count, token, depth, parent, slot)
-                if waiting < left:
-                    for j in range(waiting, place, -1):
-                        frontier[j] = frontier[j - 1]
-                    frontier[place] = slot
-                    waiting += 1
-                elif place > 0:
-                    free[waiting] = frontier[0]
-                    for j in range(place - 1):
-                        frontier[j] = frontier[j + 1]
-                    frontier[place - 1] = slot
+                entered = enter(frontier, free, waiting, left, count, token, depth, parent)
+                waiting = entered if entered >= 0 else waiting
             c = np.int64(-1) if along else np.int64(nodes[c, SIBLING])
         if waiting == 0:
             break
