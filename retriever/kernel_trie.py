@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from retriever.kernel_children import children, children_scratch, has_more
-from retriever.kernel_frontier import enter
+from retriever.kernel_frontier import COUNT, DEPTH, NODE_COLUMNS, PARENT, TOKEN, enter
 from retriever.kernel_ranks import edge
 from retriever.kernel_table import ABOVE_ALL, code_of, compiled
 
@@ -33,11 +33,8 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
     long tail of rare children is never walked unless it is needed.
     """
     segments = table.shape[0]
-    # A slot more than the frontier has: for the newcomer.
-    token = np.empty(budget + 1, np.int64)
-    count = np.empty(budget + 1, np.int64)
-    depth = np.empty(budget + 1, np.int64)
-    parent = np.empty(budget + 1, np.int64)
+    # Of the nodes in the frontier's rows, their intervals.
+    rows = np.empty((budget + 1, NODE_COLUMNS), np.int64)
     node_low = np.empty((budget + 1, segments), np.int64)
     node_high = np.empty((budget + 1, segments), np.int64)
     frontier, free = np.empty(budget + 1, np.int64), np.arange(budget + 1)
@@ -62,7 +59,7 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
         # Rows first to end are those to look at: the last emitted one, or all of them after the level fell.
         for r in range(first, end):
             room = budget - emitted
-            floor = count[frontier[0]] if waiting == room else np.int64(1)
+            floor = rows[frontier[0], COUNT] if waiting == room else np.int64(1)
             threshold = floor if bound[r] <= SMALL_NODE else max(floor, level)
             if bound[r] < threshold:
                 continue
@@ -74,18 +71,16 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
             bound[r] = threshold - 1 if threshold > floor else 0
             for i in range(number):
                 c = child_order[i]
-                slot = free[waiting]
-                token[slot] = child_token[c]
-                count[slot] = child_count[c]
-                depth[slot] = below + 1
-                parent[slot] = r - 1
-                node_low[slot] = child_low[c]
-                node_high[slot] = child_high[c]
-                entered = enter(frontier, free, waiting, room, count, token, depth, parent)
+                row = free[waiting]
+                rows[row, COUNT], rows[row, TOKEN] = child_count[c], child_token[c]
+                rows[row, DEPTH], rows[row, PARENT] = below + 1, r - 1
+                node_low[row] = child_low[c]
+                node_high[row] = child_high[c]
+                entered = enter(rows, frontier, free, waiting, room)
                 if entered < 0:
                     break
                 waiting = entered
-        ahead = count[frontier[waiting - 1]] if waiting > 0 else np.int64(0)
+        ahead = rows[frontier[waiting - 1], COUNT] if waiting > 0 else np.int64(0)
         if ahead < level:
             rest = bound[: emitted + 1].max()
             if rest > 0 and ahead <= rest:
@@ -96,18 +91,17 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
             if waiting == 0:
                 break
         waiting -= 1
-        slot = frontier[waiting]
-        free[waiting] = slot
-        tokens[emitted] = token[slot]
-        parents[emitted] = parent[slot]
-        counts[emitted] = count[slot]
-        depths[emitted] = depth[slot]
+        row = frontier[waiting]
+        free[waiting] = row
+        parent = rows[row, PARENT]
+        tokens[emitted], parents[emitted] = rows[row, TOKEN], parent
+        counts[emitted], depths[emitted] = rows[row, COUNT], rows[row, DEPTH]
         emitted += 1
         for s in range(segments):
-            seen[parent[slot] + 1, s] += node_high[slot, s] - node_low[slot, s]
-            whole_low[emitted, s] = node_low[slot, s]
-            whole_high[emitted, s] = node_high[slot, s]
-        bound[emitted] = count[slot] if depth[slot] < max_depth else 0
+            seen[parent + 1, s] += node_high[row, s] - node_low[row, s]
+            whole_low[emitted, s] = node_low[row, s]
+            whole_high[emitted, s] = node_high[row, s]
+        bound[emitted] = counts[emitted - 1] if depths[emitted - 1] < max_depth else 0
         first, end = emitted, emitted + 1
     for r in range(emitted + 1):
         below = np.int64(0) if r == 0 else depths[r - 1]
