@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.retrieval_corpus import TokenCorpus, contexts, grown
 from benchmarks.retrieval_index import LIMITS, Figures, query_times_by_turns
+from retriever.joining import joined
 from retriever.query import SegmentSet
 from retriever.segment_cache import SegmentCache
 from retriever.segment_format import build_segment, segment_digest
@@ -38,10 +39,12 @@ def growth_figures(
     *,
     copied: bool,
 ) -> Figures:
-    """Times and work of every kind at every size, as one segment; the largest also cut as `index build` cuts a corpus.
+    """Times and work of every kind at every size, as one segment; the largest also cut as `index build` cuts a corpus,
+    its segments apart and joined as a retriever joins them.
 
     growth_KIND_p50 and _p99: the largest size's percentile over the smallest's. growth_log: the logarithms of the sizes
-    likewise; "no faster than logarithmically" means that the former are at most the latter.
+    likewise; "no faster than logarithmically" means that the former are at most the latter. growth_KIND_p50_us_per_decade
+    lists what each further factor of ten adds: a time of a + b log n adds the same every time.
     """
     new = contexts(held_out, queries, LIMITS.max_suffix, seed=1)
     known = contexts(grown(corpus, sizes[0]).documents(), queries, LIMITS.max_suffix, seed=1)
@@ -56,6 +59,11 @@ def growth_figures(
     first, last = next(iter(opened)), name
     cut_up = f"{last}_in_{AIMED_SEGMENTS}"
     opened[cut_up] = _built_and_opened(cut, AIMED_SEGMENTS, directory, figures, cut_up, copied=copied)
+    started = time.perf_counter()
+    parts = opened[cut_up].segments
+    whole = joined(parts, LIMITS.max_suffix + LIMITS.max_continuation)
+    figures[f"join_s_{cut_up}"] = time.perf_counter() - started
+    opened[f"{cut_up}_joined"] = SegmentSet([whole])
     figures["growth_huge_page_share"] = _huge_page_share()
     found = [context for context in new if not opened[first].retrieve(context, LIMITS).miss]
     figures["growth_found_contexts"] = len(found)
@@ -67,6 +75,8 @@ def growth_figures(
         for percentile in (50, 99):
             at = {name: float(np.percentile(times[name], percentile)) for name in opened}
             figures[f"growth_{kind}_p{percentile}"] = at[last] / at[first]
+            added = np.diff([at[size_name(size)] for size in sizes]) / np.diff(np.log10(sizes))
+            figures[f"growth_{kind}_p{percentile}_us_per_decade"] = ", ".join(f"{step:+.1f}" for step in added)
     return figures
 
 

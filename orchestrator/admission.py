@@ -139,6 +139,7 @@ def _bind_sources(
         binding = _bind_index(name, request, view, settings, node_limit) if is_retrieval(name) else _find(name, view)
         if binding is not None:
             unfit = _unfit(binding.description, request, view)
+            _check_another_index(binding, bindings)
             if unfit:
                 absent[name] = unfit
             else:
@@ -150,6 +151,14 @@ def _bind_sources(
             raise InvalidArgument("sources", f"unknown source {name!r}; known: {known}")
         absent[name] = _why_absent(name, view)
     return tuple(bindings), absent
+
+
+def _check_another_index(binding: Binding, bound: list[Binding]) -> None:
+    """Two names of one index would have it asked twice for the same candidates."""
+    for other in bound:
+        if binding.index is not None and other.index is binding.index:
+            names = f"{other.description.name!r} and {binding.description.name!r}"
+            raise InvalidArgument("sources", f"{names} are both index {binding.index.index!r}: name it once")
 
 
 def _why_absent(name: str, view: View) -> str:

@@ -39,8 +39,12 @@ def answer(question: Question, segments: SegmentSet) -> Reply:
 def check_question(question: Question, loaded: LoadedRelease) -> None:
     """Raises InvalidArgument where the question asks for more than the release was made for, or contradicts itself."""
     match question:
-        case LongestQuestion() | BestQuestion():
+        case LongestQuestion():
             loaded.check_limits(question.limits)
+        case BestQuestion():
+            # The suffix is asked for as it is, however short the limits say it may be.
+            longest = max(1, question.limits.max_suffix, len(question.suffix))
+            loaded.check_limits(QueryLimits(longest, 1, question.limits.max_continuation))
         case AboveQuestion():
             loaded.check_limits(QueryLimits(len(question.suffix), 1, question.max_continuation))
             if question.min_count < 1 or not 1 <= question.max_nodes <= DEFAULT_MAX_NODES:

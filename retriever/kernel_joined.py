@@ -8,9 +8,9 @@ import numpy as np
 
 from retriever.kernel_ranks import fetch_place, fetch_rank
 from retriever.kernel_runs import runs_of
-from retriever.kernel_samples import BEHIND, RANK, SAMPLE_COLUMNS, SHARED
+from retriever.kernel_samples import RANK, SAMPLE_COLUMNS, chain
 from retriever.kernel_single import ALL_READ, emit, levels_of
-from retriever.kernel_table import ALPHABET, CODES, ENTRIES, WIDTH, code_from, compiled, shared_from, suffix_start
+from retriever.kernel_table import ALPHABET, CODES, ENTRIES, WIDTH, code_from, compiled, suffix_start
 
 
 @compiled
@@ -94,11 +94,8 @@ def best_of_several(table, low, high, length, max_depth, budget, tokens, parents
     memory = table[first : first + 1].copy()
     memory[0, ENTRIES] = -(1 << 62)
     samples = np.empty((total, SAMPLE_COLUMNS), np.int32)
-    for i in range(total):
-        samples[i, RANK], samples[i, BEHIND] = i, i + 1
-        if i + 1 < total:
-            samples[i, SHARED] = shared_from(memory, 0, starts[i], starts[i + 1], np.int64(0), max_depth)
-    samples[total - 1, BEHIND], samples[total - 1, SHARED] = -1, -1
+    samples[:, RANK] = np.arange(total)
+    chain(memory, samples, starts, total, max_depth)
     nodes = runs_of(memory, samples, starts, total, max_depth, True)
     begins, ends = np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64)
     seen = np.zeros(budget + 1, np.int64)

@@ -69,43 +69,67 @@ def runs_of(table, samples, starts, number, most, leaves):
 
 @compiled
 def bar(nodes, budget, least):
-    """A count of at least `least` that `budget` trie nodes or more reach, 0 where so many do not reach `least`."""
-    bits = 0
-    total = np.int64(nodes[0, COUNT])
-    while total >> bits > 2 * PARTS:
-        bits += 1
-    reach = np.zeros((total >> bits) + 1, np.int64)
-    for node in range(1, nodes.shape[0]):
-        if nodes[node, COUNT] >= least:
-            reach[nodes[node, COUNT] >> bits] += nodes[node, DEPTH] - nodes[nodes[node, ABOVE], DEPTH]
-    part, reached = reach.shape[0], np.int64(0)
-    while reached < budget and part > 0:
-        part -= 1
-        reached += reach[part]
-    return max(least, part << bits) if reached >= budget else np.int64(0)
+    """The highest count of at least `least` that `budget` trie nodes or more reach, 0 where so many do not reach `least`."""
+    # Counts from `low` to below `high` are told apart by parts of 1 << bits; those from `high` on are `reached`.
+    low, high, reached = np.int64(0), np.int64(nodes[0, COUNT] + 1), np.int64(0)
+    while True:
+        bits = 0
+        while (high - low) >> bits > 2 * PARTS:
+            bits += 1
+        reach = np.zeros(((high - low - 1) >> bits) + 1, np.int64)
+        for node in range(1, nodes.shape[0]):
+            count = nodes[node, COUNT]
+            if low <= count < high and count >= least:
+                reach[(count - low) >> bits] += nodes[node, DEPTH] - nodes[nodes[node, ABOVE], DEPTH]
+        part = reach.shape[0]
+        while reached < budget and part > 0:
+            part -= 1
+            reached += reach[part]
+        if reached < budget:
+            return np.int64(0)
+        low += part << bits
+        if bits == 0 or low + (1 << bits) <= least:
+            return max(least, low)
+        high = min(high, low + (1 << bits))
+        reached -= reach[part]
 
 
 @compiled
 def gaps_of(samples, nodes, least):
-    """Set how deep nodes that may have `least` occurrences end and begin in gaps: (gaps [*], number of them set)."""
+    """Set how deep nodes that may have `least` occurrences end and begin in gaps: (gaps [*], number of them set).
+
+    Samples that are the end of no such node, and do not stand beside one, are left out of the chain.
+    """
     gaps, found = np.empty(2 * nodes.shape[0], np.int64), 0
+    needed = np.zeros(samples.shape[0], np.bool_)
     for node in range(1, nodes.shape[0]):
-        last, before, depth = nodes[node, LAST], nodes[node, BEFORE], nodes[node, DEPTH]
-        behind = samples[last, BEHIND]
+        first, last, before = nodes[node, FIRST], nodes[node, LAST], nodes[node, BEFORE]
+        depth, behind = nodes[node, DEPTH], samples[last, BEHIND]
         end = samples[behind, RANK] if behind >= 0 else samples[last, RANK] + 1
         begin = samples[before, RANK] if before >= 0 else -1
         if end - begin - 1 < least:
             continue
+        needed[first], needed[last] = True, True
         if behind >= 0:
+            needed[behind] = True
             matters = samples[last, MATTERS]
             if matters == 0:
                 gaps[found] = last
                 found += 1
             samples[last, MATTERS] = max(matters & ((1 << HALF) - 1), depth) | (matters >> HALF << HALF)
         if before >= 0:
+            needed[before] = True
             matters = samples[before, MATTERS]
             if matters == 0:
                 gaps[found] = before
                 found += 1
             samples[before, MATTERS] = (matters & ((1 << HALF) - 1)) | max(matters >> HALF, depth) << HALF
+    at = np.int64(0)
+    while samples[at, BEHIND] >= 0:
+        behind, shared = np.int64(samples[at, BEHIND]), samples[at, SHARED]
+        while not needed[behind] and samples[behind, BEHIND] >= 0:
+            shared = min(shared, samples[behind, SHARED])
+            behind = np.int64(samples[behind, BEHIND])
+        samples[at, BEHIND], samples[at, SHARED] = behind, shared
+        at = behind
     return gaps, found

@@ -42,6 +42,15 @@ def look_up(table, samples, starts, rows, number, low, length):
 
 
 @compiled
+def chain(table, samples, starts, number, most):
+    """Put each of the first samples before the next, and set what the two share."""
+    for i in range(number - 1):
+        samples[i, BEHIND] = i + 1
+        samples[i, SHARED] = shared_from(table, 0, starts[i], starts[i + 1], np.int64(0), most)
+    samples[number - 1, BEHIND], samples[number - 1, SHARED] = -1, -1
+
+
+@compiled
 def every(table, low, high, stride, length, most):
     """Samples `stride` ranks apart of the only segment's [low, high), and its last rank: (samples, starts, number)."""
     base, width = table[0, CODES], table[0, WIDTH]
@@ -50,14 +59,12 @@ def every(table, low, high, stride, length, most):
     samples, starts = np.empty((room, SAMPLE_COLUMNS), np.int32), np.empty(room, np.int64)
     for i in range(number):
         rank = min(i * stride, high - low - 1)
-        samples[i, RANK], samples[i, BEHIND] = rank, i + 1
+        samples[i, RANK] = rank
         fetch_rank(table, 0, low + rank)
     for i in range(number):
         starts[i] = suffix_start(table, 0, low + samples[i, RANK]) + length
         fetch_place(base, width, starts[i])
-    for i in range(number - 1):
-        samples[i, SHARED] = shared_from(table, 0, starts[i], starts[i + 1], np.int64(0), most)
-    samples[number - 1, BEHIND], samples[number - 1, SHARED] = -1, -1
+    chain(table, samples, starts, number, most)
     return samples, starts, number
 
 
@@ -81,11 +88,22 @@ def by_shares(table, low, high, bits, length, most):
 
 
 @compiled
+def _ending(samples, i):
+    """How deep nodes that matter end in the gap behind a sample, 0 for none."""
+    return np.int64(samples[i, MATTERS] & ((1 << HALF) - 1))
+
+
+@compiled
+def _beginning(samples, i):
+    """How deep nodes that matter begin in the gap behind a sample, 0 for none."""
+    return np.int64(samples[i, MATTERS] >> HALF)
+
+
+@compiled
 def _hides(samples, i, wide):
     """Whether the gap behind a sample is wider than that and still hides an end that matters."""
-    matters = samples[i, MATTERS]
     return samples[samples[i, BEHIND], RANK] - samples[i, RANK] > wide and samples[i, SHARED] < max(
-        matters & ((1 << HALF) - 1), matters >> HALF
+        _ending(samples, i), _beginning(samples, i)
     )
 
 
@@ -108,7 +126,7 @@ def refined(table, samples, starts, number, gaps, found, wide, known, low, lengt
             more_starts = np.empty(2 * (number + kept), np.int64)
             more_starts[:number] = starts[:number]
             samples, starts = more, more_starts
-        # Samples whose text is read: in gaps that shares do not span, both ends and the middle.
+        # Samples whose text is read, in gaps that shares do not span: the middle, and the ends that matter.
         read, reads = np.empty(3 * kept, np.int64), 0
         for turn in range(kept):
             i, middle = live[turn], number + turn
@@ -117,31 +135,40 @@ def refined(table, samples, starts, number, gaps, found, wide, known, low, lengt
             starts[middle] = -1
             if known and (rank | end) & (BLOCK - 1) == 0 and end - rank > BLOCK:
                 samples[middle, RANK] = ((rank + end) >> 1 & -BLOCK) - low
-            else:
-                samples[middle, RANK] = ((rank + end) >> 1) - low
-                read[reads], read[reads + 1], read[reads + 2] = i, middle, behind
-                reads += 3
+                continue
+            samples[middle, RANK] = ((rank + end) >> 1) - low
+            read[reads] = middle
+            reads += 1
+            if _ending(samples, i) > samples[i, SHARED]:
+                read[reads] = i
+                reads += 1
+            if _beginning(samples, i) > samples[i, SHARED]:
+                read[reads] = behind
+                reads += 1
         look_up(table, samples, starts, read, reads, low, length)
         still = np.empty(2 * kept, np.int64)
         again = 0
         for turn in range(kept):
             i, middle = live[turn], number + turn
             behind, shares = np.int64(samples[i, BEHIND]), np.int64(samples[i, SHARED])
-            # Of the two one is what the ends share.
-            right = shares
-            if starts[middle] >= 0:
-                left = shared_from(table, 0, starts[i], starts[middle], shares, most)
-                if left == shares:
+            ending, beginning = _ending(samples, i), _beginning(samples, i)
+            rank = low + samples[middle, RANK]
+            # Of the two one is what the ends share. Where nothing that matters begins, or ends, the other one may be set too
+            # low: that parts none but nodes which lie within the gap or reach into it from where it does not matter.
+            left, right = shares, shares
+            if ending > shares:
+                if starts[middle] >= 0:
+                    left = shared_from(table, 0, starts[i], starts[middle], shares, most)
+                else:
+                    left = min(most, least_share(table, low + samples[i, RANK], rank) - length)
+            if beginning > shares and left == shares:
+                if starts[middle] >= 0:
                     right = shared_from(table, 0, starts[middle], starts[behind], shares, most)
-            else:
-                rank = low + samples[middle, RANK]
-                left = min(most, least_share(table, low + samples[i, RANK], rank) - length)
-                if left == shares:
+                else:
                     right = min(most, least_share(table, rank, low + samples[behind, RANK]) - length)
             samples[middle, BEHIND], samples[i, BEHIND] = behind, middle
             samples[middle, SHARED], samples[i, SHARED] = right, left
             # A node that lies within the gap is too small to matter.
-            ending, beginning = samples[i, MATTERS] & ((1 << HALF) - 1), samples[i, MATTERS] >> HALF
             samples[middle, MATTERS] = beginning << HALF | min(ending, left)
             samples[i, MATTERS] = min(beginning, right) << HALF | ending
             if _hides(samples, i, wide):

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from retriever import kernel_frontier
 from retriever.kernel_children import has_more
+from retriever.kernel_frontier import enter
 from retriever.kernel_runs import ABOVE, CHILD, COUNT, DEPTH, FIRST, LAST, SIBLING, bar, gaps_of, runs_of
 from retriever.kernel_samples import RANK, by_shares, every, look_up, refined
 from retriever.kernel_shares import BLOCK_BITS, knows
@@ -86,36 +88,13 @@ def _frequent(table, low, high, length, max_depth, budget):
 
 
 @compiled
-def place_of(frontier, waiting, count, token, depth, parent, slot):
-    """Where a newcomer stands among the waiting nodes, the best of which stands last."""
-    place = waiting
-    while place > 0:
-        other = frontier[place - 1]
-        if count[other] != count[slot]:
-            worse = count[other] < count[slot]
-        elif token[other] != token[slot]:
-            worse = token[other] > token[slot]
-        elif depth[other] != depth[slot]:
-            worse = depth[other] > depth[slot]
-        else:
-            worse = parent[other] > parent[slot]
-        if worse:
-            break
-        place -= 1
-    return place
-
-
-@compiled
 def emit(table, samples, starts, nodes, least, max_depth, budget, tokens, parents, counts, depths, begins, ends, seen):
     """Emit up to `budget` nodes of `least` occurrences, best first; their number.
 
     Mutates the four output rows [budget] and, of the root in row 0 and of emitted node r in row r + 1, the first sample's
     rank and the last one's, a rank further (begins, ends [budget + 1]), and what its emitted children count (seen, zeros).
     """
-    # A slot more than the frontier has: for the newcomer.
-    token, count, node = np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64)
-    depth, parent = np.empty(budget + 1, np.int64), np.empty(budget + 1, np.int64)
-    # frontier[:waiting] are the waiting nodes' slots, the best last; free[waiting:] are the unused ones.
+    rows = np.empty((budget + 1, kernel_frontier.NODE_COLUMNS), np.int64)
     frontier, free = np.empty(budget + 1, np.int64), np.arange(budget + 1)
     waiting, emitted = 0, 0
     here, below = np.int64(0), np.int64(0)
@@ -126,33 +105,30 @@ def emit(table, samples, starts, nodes, least, max_depth, budget, tokens, parent
         c = here if along else np.int64(nodes[here, CHILD])
         left = budget - emitted
         while c >= 0 and below < max_depth:
-            slot = free[waiting]
-            count[slot] = nodes[c, COUNT]
-            if count[slot] >= (count[frontier[0]] if waiting == left else least):
-                token[slot] = token_of(table, 0, code_at(table, 0, starts[nodes[c, FIRST]] + below))
-                node[slot], depth[slot], parent[slot] = c, below + 1, emitted - 1
-                place = place_of(frontier, waiting, count, token, depth, parent, slot)
-                if waiting < left:
-                    for j in range(waiting, place, -1):
-                        frontier[j] = frontier[j - 1]
-                    frontier[place] = slot
-                    waiting += 1
-                elif place > 0:
-                    free[waiting] = frontier[0]
-                    for j in range(place - 1):
-                        frontier[j] = frontier[j + 1]
-                    frontier[place - 1] = slot
+            count = np.int64(nodes[c, COUNT])
+            if count >= (rows[frontier[0], kernel_frontier.COUNT] if waiting == left else least):
+                row = free[waiting]
+                rows[row, kernel_frontier.COUNT] = count
+                rows[row, kernel_frontier.TOKEN] = token_of(
+                    table, 0, code_at(table, 0, starts[nodes[c, FIRST]] + below)
+                )
+                rows[row, kernel_frontier.DEPTH] = below + 1
+                rows[row, kernel_frontier.PARENT] = emitted - 1
+                rows[row, kernel_frontier.NODE] = c
+                entered = enter(rows, frontier, free, waiting, left)
+                waiting = entered if entered >= 0 else waiting
             c = np.int64(-1) if along else np.int64(nodes[c, SIBLING])
         if waiting == 0:
             break
         waiting -= 1
-        slot = frontier[waiting]
-        free[waiting] = slot
-        tokens[emitted], parents[emitted] = token[slot], parent[slot]
-        counts[emitted], depths[emitted] = count[slot], depth[slot]
-        here, below = node[slot], depth[slot]
+        row = frontier[waiting]
+        free[waiting] = row
+        parent = rows[row, kernel_frontier.PARENT]
+        here, below = rows[row, kernel_frontier.NODE], rows[row, kernel_frontier.DEPTH]
+        tokens[emitted], parents[emitted] = rows[row, kernel_frontier.TOKEN], parent
+        counts[emitted], depths[emitted] = rows[row, kernel_frontier.COUNT], below
         emitted += 1
-        seen[parent[slot] + 1] += count[slot]
+        seen[parent + 1] += rows[row, kernel_frontier.COUNT]
         begins[emitted], ends[emitted] = samples[nodes[here, FIRST], RANK], samples[nodes[here, LAST], RANK] + 1
     return emitted
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from retriever.kernel_children import children, children_scratch, has_more
+from retriever.kernel_frontier import COUNT, DEPTH, NODE_COLUMNS, PARENT, TOKEN, enter
 from retriever.kernel_ranks import edge
 from retriever.kernel_table import ABOVE_ALL, code_of, compiled
 
@@ -17,26 +18,6 @@ from retriever.kernel_table import ABOVE_ALL, code_of, compiled
 SMALL_NODE = 64
 # The first level is the matches over this often the budget, and every further one this fraction of the last.
 FIRST_LEVEL, NEXT_LEVEL = 4, 2
-
-
-@compiled
-def _place(order, waiting, count, token, depth, parent, new_count, new_token, new_depth, new_parent):
-    """Where a newcomer stands among the waiting nodes: (count down, token up, depth up, parent row up)."""
-    place = waiting
-    while place > 0:
-        other = order[place - 1]
-        if count[other] != new_count:
-            before = count[other] > new_count
-        elif token[other] != new_token:
-            before = token[other] < new_token
-        elif depth[other] != new_depth:
-            before = depth[other] < new_depth
-        else:
-            before = parent[other] < new_parent
-        if before:
-            break
-        place -= 1
-    return place
 
 
 @compiled
@@ -52,15 +33,11 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
     long tail of rare children is never walked unless it is needed.
     """
     segments = table.shape[0]
-    token = np.empty(budget, np.int64)
-    count = np.empty(budget, np.int64)
-    depth = np.empty(budget, np.int64)
-    parent = np.empty(budget, np.int64)
-    node_low = np.empty((budget, segments), np.int64)
-    node_high = np.empty((budget, segments), np.int64)
-    # order[:waiting] are the frontier's slots, best first; free[waiting:] are the unused ones.
-    order = np.empty(budget, np.int64)
-    free = np.arange(budget)
+    # Of the nodes in the frontier's rows, their intervals.
+    rows = np.empty((budget + 1, NODE_COLUMNS), np.int64)
+    node_low = np.empty((budget + 1, segments), np.int64)
+    node_high = np.empty((budget + 1, segments), np.int64)
+    frontier, free = np.empty(budget + 1, np.int64), np.arange(budget + 1)
     child_token = np.empty(budget, np.int64)
     child_count = np.empty(budget, np.int64)
     child_order = np.empty(budget, np.int64)
@@ -82,7 +59,7 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
         # Rows first to end are those to look at: the last emitted one, or all of them after the level fell.
         for r in range(first, end):
             room = budget - emitted
-            floor = count[order[room - 1]] if waiting >= room else np.int64(1)
+            floor = rows[frontier[0], COUNT] if waiting == room else np.int64(1)
             threshold = floor if bound[r] <= SMALL_NODE else max(floor, level)
             if bound[r] < threshold:
                 continue
@@ -94,49 +71,37 @@ def best_first(table, low, high, length, max_depth, budget, tokens, parents, cou
             bound[r] = threshold - 1 if threshold > floor else 0
             for i in range(number):
                 c = child_order[i]
-                place = _place(
-                    order, waiting, count, token, depth, parent, child_count[c], child_token[c], below + 1, r - 1
-                )
-                if place >= room:
+                row = free[waiting]
+                rows[row, COUNT], rows[row, TOKEN] = child_count[c], child_token[c]
+                rows[row, DEPTH], rows[row, PARENT] = below + 1, r - 1
+                node_low[row] = child_low[c]
+                node_high[row] = child_high[c]
+                entered = enter(rows, frontier, free, waiting, room)
+                if entered < 0:
                     break
-                if waiting == room:
-                    waiting -= 1
-                    free[waiting] = order[waiting]
-                slot = free[waiting]
-                for j in range(waiting, place, -1):
-                    order[j] = order[j - 1]
-                order[place] = slot
-                waiting += 1
-                token[slot] = child_token[c]
-                count[slot] = child_count[c]
-                depth[slot] = below + 1
-                parent[slot] = r - 1
-                node_low[slot] = child_low[c]
-                node_high[slot] = child_high[c]
-        if waiting == 0 or count[order[0]] < level:
+                waiting = entered
+        ahead = rows[frontier[waiting - 1], COUNT] if waiting > 0 else np.int64(0)
+        if ahead < level:
             rest = bound[: emitted + 1].max()
-            if rest > 0 and (waiting == 0 or count[order[0]] <= rest):
+            if rest > 0 and ahead <= rest:
                 while level > rest:
                     level = max(np.int64(1), level // NEXT_LEVEL)
                 first, end = 0, emitted + 1
                 continue
             if waiting == 0:
                 break
-        slot = order[0]
         waiting -= 1
-        free[waiting] = slot
-        for j in range(waiting):
-            order[j] = order[j + 1]
-        tokens[emitted] = token[slot]
-        parents[emitted] = parent[slot]
-        counts[emitted] = count[slot]
-        depths[emitted] = depth[slot]
+        row = frontier[waiting]
+        free[waiting] = row
+        parent = rows[row, PARENT]
+        tokens[emitted], parents[emitted] = rows[row, TOKEN], parent
+        counts[emitted], depths[emitted] = rows[row, COUNT], rows[row, DEPTH]
         emitted += 1
         for s in range(segments):
-            seen[parent[slot] + 1, s] += node_high[slot, s] - node_low[slot, s]
-            whole_low[emitted, s] = node_low[slot, s]
-            whole_high[emitted, s] = node_high[slot, s]
-        bound[emitted] = count[slot] if depth[slot] < max_depth else 0
+            seen[parent + 1, s] += node_high[row, s] - node_low[row, s]
+            whole_low[emitted, s] = node_low[row, s]
+            whole_high[emitted, s] = node_high[row, s]
+        bound[emitted] = counts[emitted - 1] if depths[emitted - 1] < max_depth else 0
         first, end = emitted, emitted + 1
     for r in range(emitted + 1):
         below = np.int64(0) if r == 0 else depths[r - 1]

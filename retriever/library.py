@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contracts.errors import DraftproofError, FailedPrecondition, NotFound, Unavailable
@@ -21,6 +21,7 @@ from retriever.local_copy import LocalCopy, held_by_copies
 from retriever.placement import EVERYTHING, Share
 from retriever.release import Binding
 from retriever.segment_cache import SegmentCache
+from retriever.settling import Settler
 from retriever.store import Alias, ReleaseReader, ReleaseStore
 
 
@@ -43,7 +44,7 @@ class Library:
     """Loaded releases by index. Thread-safe.
 
     binding: what every release must agree with, or who knows it when a release is loaded. keep_releases: how many per index
-    stay askable, at least 1. copied_segments: see `segment_cache.SegmentCache`.
+    stay askable, at least 1. copied_segments: to lie in memory of the process's own, joined (`settling.py`).
     indexes: only these names; None for all. retry_s: pause before a release that failed to load is tried again.
     share: which segments of each release to hold. local_name: tells the copies of several retrievers in one cache directory
     apart; "" for a visitor, who leaves no copy there and takes nothing away. earlier_name: that of an earlier version.
@@ -90,6 +91,7 @@ class Library:
         self._store_error = "not asked yet"
         self._swaps = 0
         self._polling = threading.Lock()
+        self.settler = Settler(self._cache, self._releases, self._exchange) if copied_segments else None
         self._watcher: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -158,6 +160,8 @@ class Library:
         alias is read afresh (a lost event costs no more than that). reconnect_s: pause after the store failed.
         """
         self._stopping.clear()
+        if self.settler:
+            self.settler.start()
         self._watcher = threading.Thread(
             target=self._watch, args=(wait_ms, reconnect_s), name="release-watcher", daemon=True
         )
@@ -166,6 +170,8 @@ class Library:
     def stop(self) -> None:
         """End the watcher; what is loaded stays."""
         self._stopping.set()
+        if self.settler:
+            self.settler.stop()
         if self._watcher:
             self._watcher.join()
             self._watcher = None
@@ -253,7 +259,7 @@ class Library:
 
     def _shelve(self, alias: Alias, source: ReleaseReader) -> None:
         shelf = self._shelves.get(alias.index)
-        present = [loaded for other in self._shelves.values() for loaded in other.releases]
+        present = list(self._releases())
         binding = self._binding if isinstance(self._binding, Binding) else self._binding()
         loaded = next((p for p in present if p.release_id == alias.release_id), None) or load_release(
             source, self._cache, alias.release_id, binding, present, self.share
@@ -261,8 +267,20 @@ class Library:
         older = tuple(r for r in shelf.releases if r.release_id != alias.release_id) if shelf else ()
         self._shelves = {**self._shelves, alias.index: _Shelf(alias, (loaded, *older)[: self._keep])}
         self._swaps += 1
+        if self.settler:
+            self.settler.wake()
         if self._on_swap:
             self._on_swap(alias.index, loaded)
+
+    def _releases(self) -> Iterator[LoadedRelease]:
+        return (loaded for shelf in self._shelves.values() for loaded in shelf.releases)
+
+    def _exchange(self, old: LoadedRelease, new: LoadedRelease) -> None:
+        with self._polling:
+            shelves = self._shelves.items()
+            self._shelves = {
+                n: replace(s, releases=tuple(new if r is old else r for r in s.releases)) for n, s in shelves
+            }
 
     def _index_status(self, shelf: _Shelf | None, wanted: Alias | None, name: str) -> IndexStatus:
         failure = self._failures.get(name)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from contracts.errors import ResourceExhausted
 from contracts.retrieval import Retrieval
 from retriever import kernel_joined, kernel_match, kernel_single, kernel_table, kernel_trie
+from retriever.joining import joined
 from retriever.segment import Segment, segment_from_documents
 from retriever.trie import QueryLimits, Tokens, context_array, miss, trie_rows
 
@@ -147,3 +148,4 @@ def warm_up() -> None:
     large = segment_from_documents([[1 << 20, 1]])
     for segments, token in ((one, 0), (SegmentSet([small, small]), 0), (SegmentSet([large, large]), 1 << 20)):
         segments.retrieve([token], QueryLimits())
+    joined([small, small], 2)

@@ -131,12 +131,13 @@ class Retriever:
     def _together(self, loaded: LoadedRelease, extra: tuple[Segment, ...]) -> SegmentSet:
         if not extra:
             return loaded.segments
-        key = (loaded.release_id, *map(id, extra))
+        together = (*loaded.segments.segments, *extra)
+        key = tuple(map(id, together))
         with self._lock:
             held = self._sets.get(key)
             # The set keeps its segments alive, so an id in a key cannot have been given to another segment.
             if held is None:
-                held = self._sets[key] = SegmentSet((*loaded.segments.segments, *extra))
+                held = self._sets[key] = SegmentSet(together)
                 while len(self._sets) > KEPT_SETS:
                     self._sets.popitem(last=False)
             return held

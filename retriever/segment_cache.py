@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from contracts.errors import DataLoss, FailedPrecondition, ResourceExhausted
 from retriever.segment import Segment
-from retriever.segment_format import segment_digest, segment_from_bytes
+from retriever.segment_format import ALIGNMENT, segment_digest, segment_from_bytes
 
 
 class SegmentCache:
@@ -29,7 +29,7 @@ class SegmentCache:
 
     def __init__(self, directory: Path, *, copied: bool = False) -> None:
         self.directory = directory
-        self._copied = copied
+        self.copied = copied
         directory.mkdir(parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
@@ -55,15 +55,18 @@ class SegmentCache:
                 os.unlink(name)
         return self.path(digest)
 
-    def open(self, digest: str, *, verify: bool = True) -> Segment | None:
-        """The segment, or None where it is not here. A file whose content is not its name is removed first."""
+    def open(self, digest: str, *, verify: bool = True, copied: bool | None = None) -> Segment | None:
+        """The segment, or None where it is not here. A file whose content is not its name is removed first.
+
+        copied: not as the cache does by itself.
+        """
         path = self.path(digest)
         if not path.exists():
             return None
         # Its age says when somebody last wanted it: whoever prunes the directory must not take it away under us.
         with contextlib.suppress(OSError):
             os.utime(path)
-        data = np.fromfile(path, np.uint8) if self._copied else _mapped(path)
+        data = _copy_of(path) if (self.copied if copied is None else copied) else _mapped(path)
         if verify and segment_digest(data) != digest:
             path.unlink(missing_ok=True)
             return None
@@ -92,3 +95,16 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
     if path.stat().st_size == 0:
         return np.empty(0, np.uint8)
     return np.memmap(path, np.uint8, mode="r")
+
+
+def _copy_of(path: Path) -> NDArray[np.uint8]:
+    """The file's bytes, from a multiple of ALIGNMENT on as in a map: 16 neighbours in a suffix array are one line then."""
+    size = path.stat().st_size
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    skipped = -room.ctypes.data % ALIGNMENT
+    data = room[skipped : skipped + size]
+    with path.open("rb", buffering=0) as file:
+        read = 0
+        while count := file.readinto(data[read:].data):
+            read += count
+    return data[:read]

@@ -48,7 +48,11 @@ def shares_of(
         return None
     table = np.zeros((1, kernel_table.COLUMNS), np.int64)
     kernel_table.put_arrays(table[0], codes, offsets_low, offsets_high)
-    fine = kernel_shares.fine_shares(table)
+    return shares_over(kernel_shares.fine_shares(table))
+
+
+def shares_over(fine: NDArray[np.uint8]) -> Shares:
+    """The shares whose fine ones these are."""
     coarse = fine[: fine.shape[0] >> kernel_shares.COARSER_BITS << kernel_shares.COARSER_BITS]
     made = Shares(fine, coarse.reshape(-1, 1 << kernel_shares.COARSER_BITS).min(axis=1))
     made.fine.flags.writeable = made.coarse.flags.writeable = False

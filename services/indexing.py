@@ -14,7 +14,7 @@ from contracts.errors import InvalidArgument, Unavailable
 from retriever.build import Recipe, build
 from retriever.compaction import Compacted, OutputRules, compact
 from retriever.documents import naming
-from retriever.exclusion import NGRAM, exclusion_of
+from retriever.exclusion import NGRAM, Exclusion, exclusion_of
 from retriever.library import Library
 from retriever.live import LiveLibrary
 from retriever.publish import activate, publish
@@ -100,7 +100,7 @@ def build_index(
     licence: str,
     excluded: Sequence[str] = (),
     tenants: Sequence[str] = (),
-    ngram: int = NGRAM,
+    ngram: int | None = None,
     on_ray: OnRay | None = None,
     unit_bytes: int | None = None,
     context_length: int = CONTEXT_LENGTH,
@@ -112,14 +112,15 @@ def build_index(
     directory: where segments or notes of them are kept; what was built there before is reused. excluded, ngram: see
     `retriever.exclusion`. tenants: who may see the release; empty: everybody. on_ray: build there; the release is the same.
     unit_bytes: source bytes a segment; None: by the corpus. context_length, continuation_length: the longest suffix and the
-    deepest continuation that queries may ask for. Raises InvalidArgument for an empty name and what the retriever's builder,
-    the store and Ray raise.
+    deepest continuation that queries may ask for.
+
+    Raises InvalidArgument for an empty name and an ngram without excluded texts, and what builder, store and Ray raise.
     """
     if not index:
         raise InvalidArgument("index", "is empty")
+    exclusion = _exclusion(excluded, ngram)
     recipe, tokenizer = recipe_for(checkpoint, licence, tenants, context_length, continuation_length)
     units = plan_units(sources, unit_bytes or unit_bytes_for(sources))
-    exclusion = exclusion_of(excluded, ngram)
 
     def building(done: int, of_all: int, tokens: int) -> None:
         progress("building", done, of_all)
@@ -162,6 +163,12 @@ def build_index(
     for source in sources:
         skipped.update(passed_over(source))
     return Built(report, activate(store, index, release_id), dict(skipped.most_common()))
+
+
+def _exclusion(excluded: Sequence[str], ngram: int | None) -> Exclusion:
+    if ngram is not None and not excluded:
+        raise InvalidArgument("ngram", f"{ngram} words in a row of no text: give the excluded ones with --exclude")
+    return exclusion_of(excluded, NGRAM if ngram is None else ngram)
 
 
 def recipe_for(
@@ -207,7 +214,7 @@ def compact_index(
     policies: str,
     licence: str = "unstated",
     excluded: Sequence[str] = (),
-    ngram: int = NGRAM,
+    ngram: int | None = None,
 ) -> tuple[Compacted, int]:
     """Folds the newest live generation into a new release; what became of it, and the generation.
 
@@ -217,7 +224,7 @@ def compact_index(
     FailedPrecondition for an index of another tokenizer.
     """
     tokenizer = CheckpointTokenizer(checkpoint)
-    exclusion = exclusion_of(excluded, ngram)
+    exclusion = _exclusion(excluded, ngram)
     library = Library(store, directory, indexes=[index], local_name="")
     library.poll()
     status = library.status()

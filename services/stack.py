@@ -57,7 +57,7 @@ async def running_stack(
     """Everything healthy inside the block, everything stopped after it.
 
     logs: directory of one log file a service; None: all on standard error. redis_dir: under the cache directory, where the
-    embedded Redis keeps its data; two that run at once must not share it. Raises what a failing start raises.
+    embedded Redis keeps its data; a second stack on it is refused. Raises what a failing start raises.
     """
     wanted = {service: int(getattr(settings, f"{service}_port")) for service in SERVICES}
     ports = {service: port or free_port() for service, port in wanted.items()}

@@ -63,8 +63,11 @@ def build(
         list[Path] | None, typer.Option(help="Texts that must not be indexed (JSON lines or text).")
     ] = None,
     ngram: Annotated[
-        int, typer.Option(help="Drop documents that share so many consecutive words with an excluded text.")
-    ] = 13,
+        int | None,
+        typer.Option(
+            help="With --exclude: drop documents that share so many consecutive words with a text; default 13."
+        ),
+    ] = None,
     tenant: Annotated[list[str] | None, typer.Option(help="Who may see the index; default: everybody.")] = None,
     unit_mib: Annotated[
         int, typer.Option(help="MiB of source that make a segment; 0: about 8 segments, of 16 to 128 MiB.", min=0)
@@ -203,7 +206,9 @@ def compact(
     exclude: Annotated[
         list[Path] | None, typer.Option(help="The excluded texts that the index was built with, if any.")
     ] = None,
-    ngram: Annotated[int, typer.Option(help="The --ngram that the index was built with.")] = 13,
+    ngram: Annotated[
+        int | None, typer.Option(help="With --exclude: the --ngram that the index was built with; default 13.")
+    ] = None,
 ) -> None:
     """Fold an index's live outputs into a new release and take them out of the stream.
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from contracts.errors import InvalidArgument
+from contracts.retrieval import Retrieval
 from retriever.corpus import Corpus
 from retriever.library import Library
 from retriever.memory_store import MemoryStore
+from retriever.merging import BestQuestion
 from retriever.publish import activate, publish
 from retriever.release import Binding, Release, SegmentEntry
 from retriever.retriever import Retriever
@@ -109,3 +112,13 @@ def test_an_oversized_query_is_refused_and_the_next_is_answered(
     with pytest.raises(InvalidArgument, match=words):
         retriever.retrieve(Corpus("py", old), [[4]], limits)
     assert retriever.retrieve(Corpus("py", old), [[4, 5, 6]], LIMITS)[0].match_count == 2
+
+
+def test_a_group_refuses_a_suffix_that_is_longer_than_the_release_s_whatever_the_limits_say(tmp_path: Path) -> None:
+    library, old = library_with_old(MemoryStore(), tmp_path)
+    retriever = Retriever(library)
+    with pytest.raises(InvalidArgument, match="max_suffix: 33 is above the release's 32"):
+        retriever.part(Corpus("py", old), BestQuestion(np.zeros(33, np.int64), LIMITS))
+    reply = retriever.part(Corpus("py", old), BestQuestion(np.array([4, 5, 6]), LIMITS))
+    assert isinstance(reply, Retrieval)
+    assert reply.match_count == 2

@@ -184,6 +184,17 @@ async def test_an_index_is_chosen_by_request_or_by_name():
         await collect(service.generate(ask(sources=("retrieval",), indexes={"retrieval": "film"})))
 
 
+async def test_two_names_of_one_index_are_refused():
+    retriever = FakeRetriever({"book": corpus(), "code": corpus()})
+    service = orchestrator(FakeVerifier(), retrievers=[retriever])
+    twice = ("retrieval", "retrieval:code")
+    with pytest.raises(InvalidArgument, match=r"sources: 'retrieval' and 'retrieval:code' are both index 'code'"):
+        await collect(service.generate(ask(sources=twice, indexes={"retrieval": "code"})))
+    assert not retriever.asked
+    await collect(service.generate(ask(sources=twice, indexes={"retrieval": "book"})))
+    assert {query.index for query in retriever.asked} == {"book", "code"}
+
+
 async def test_default_sources_that_nobody_serves_are_recorded_as_absent():
     _, final = await collect(orchestrator(FakeVerifier()).generate(ask()))
     assert final.certificate.absent == {"retrieval": "no service offers it"}

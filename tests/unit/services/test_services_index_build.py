@@ -129,6 +129,14 @@ def test_flags_out_of_range_are_refused(words: tuple[str, ...]) -> None:
     assert "Invalid value" in refused(*words)
 
 
+@pytest.mark.parametrize("words", [("build", "x", "y"), ("compact", "x")])
+def test_an_ngram_without_excluded_texts_is_refused_by_its_name(store: RedisStore, words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(build_app(), ["index", *words, "--ngram", "8"])
+    assert isinstance(done.exception, InvalidArgument)
+    assert done.exception.field == "ngram"
+    assert "--exclude" in str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [
