@@ -144,11 +144,7 @@ async def run(
     logs = settings.cache_dir / "benchmark-logs"
     logs.mkdir(parents=True, exist_ok=True)
     tallies = {way: {name: Tally() for name in CATEGORIES} for way in ways}
-    drawn = [
-        prompt
-        for number, prompt in enumerate(held_out_prompts(skip + per_category + 1))
-        if number % (skip + per_category + 1) >= skip
-    ]
+    drawn = held_out_prompts(per_category + 1, skip)
     # The last of each category only warms up.
     warming = drawn[per_category :: per_category + 1]
     prompts = [*warming, *(prompt for prompt in drawn if prompt not in warming)]
