@@ -25,6 +25,7 @@ from orchestrator.budget.experience import Experience
 from orchestrator.budget.hindsight import Hindsight
 from orchestrator.budget.pauses import SourceWorth
 from orchestrator.budget.reaches import Reaches
+from orchestrator.budget.streaks import DearWorth
 
 # A source is paused or brought back by gains beyond this share of a round.
 _MARGIN = 0.01
@@ -55,7 +56,7 @@ class AdaptiveBudget:
         self._experience = experience
         self._trials = Trials(experience.trials)
         self._hindsight = Hindsight(self._trials)
-        self._worth: dict[tuple[str, int], SourceWorth] = {}
+        self._worth: dict[tuple[str, int], SourceWorth | DearWorth] = {}
         self._strengths: dict[str, int] = {}
         self._reaches = Reaches(experience.reaches)
         # Of the sources that read the prompt's rows, those that do and those that this request does without.
@@ -92,12 +93,16 @@ class AdaptiveBudget:
     def _wanted(self, source: str, strength: int) -> bool:
         return self._worth_of(source, strength).next_round_asks()
 
-    def _worth_of(self, source: str, strength: int) -> SourceWorth:
+    def _worth_of(self, source: str, strength: int) -> SourceWorth | DearWorth:
         worth = self._worth.get((source, strength))
         if worth is None:
             experience = self._experience
-            paused = experience.pauses_from_the_start(source, strength, self._margin_us)
-            worth = SourceWorth(experience.worth_us(source, strength), paused=paused)
+            before_us = experience.worth_us(source, strength)
+            if self.dear(source):
+                worth = DearWorth(before_us)
+            else:
+                paused = experience.pauses_from_the_start(source, strength, self._margin_us)
+                worth = SourceWorth(before_us, paused=paused)
             self._worth[source, strength] = worth
         return worth
 
@@ -161,7 +166,12 @@ class AdaptiveBudget:
             most_us = choice.expected_us or cost_us
             gained_us = max(choice.gains_us.get(source, 0.0) - cost_us, -most_us)
             strength = choice.strengths.get(source, 0)
-            self._worth_of(source, strength).judge(gained_us, margin_us)
+            worth = self._worth_of(source, strength)
+            if isinstance(worth, DearWorth):
+                hit = any(choice.graph.sources[row] == (source,) for row in receipt.accepted_rows)
+                worth.judge(gained_us, margin_us, hit=hit)
+            else:
+                worth.judge(gained_us, margin_us)
             experience.add_worth(source, wait_us, gained_us, strength)
             if source in gained:
                 gained[source] = gained_us

@@ -139,7 +139,8 @@ class FakeProposer:
 class TappedProposer(FakeProposer):
     """Sources that read the target's rows: each call must leave them with the fake verifier's rows of the whole prefix.
 
-    prompt_rows: by source, of the prompt's rows it reads so many; 0 and none: all. `forgets`: for each Propose call to come, whether all that is known is gone before it, as after a restart.
+    prompt_rows: by source, of the prompt's rows it reads so many; 0 and none: all.
+    `forgets`: for each Propose call to come, whether all that is known is gone before it, as after a restart.
     """
 
     def __init__(

@@ -44,9 +44,7 @@ def test_trees_have_the_bits_of_those_of_fp32_weights_of_the_same_values(length:
     options = {"kv_budget_tokens": 1024}
     int8 = EagleHead(first, VOCABULARY, dtype=torch.int8, target_head=rows, **options)  # type: ignore[arg-type]
     fp32 = EagleHead(second, VOCABULARY, dtype=torch.float32, target_head=rounded(rows), **options)  # type: ignore[arg-type]
-    grown = [
-        one.open(200).grow(prefix, Rows(prefix), width=4, depth=4, floor=0.0) for one in (int8, fp32)
-    ]
+    grown = [one.open(200).grow(prefix, Rows(prefix), width=4, depth=4, floor=0.0) for one in (int8, fp32)]
     assert grown[0] == grown[1]
     # Tokens that the draft vocabulary lacks are among them.
     assert set(grown[0].tokens) - set(VOCABULARY.ids.tolist())

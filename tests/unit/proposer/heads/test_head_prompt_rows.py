@@ -79,12 +79,17 @@ def test_another_base_begins_anew(family: str) -> None:
 
 
 def test_a_session_asks_no_room_for_rows_that_it_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, rounds, verifier = opened("eagle3", HeadSettings(prompt_rows=16))
+    source, rounds, _ = opened("eagle3", HeadSettings(prompt_rows=16))
     rooms: list[int] = []
     whole = source._head.open
-    monkeypatch.setattr(source._head, "open", lambda room: (rooms.append(room), whole(room))[1])
+
+    def noted(room: int) -> HeadSession:
+        rooms.append(room)
+        return whole(room)
+
+    monkeypatch.setattr(source._head, "open", noted)
     monkeypatch.setattr(Verifier, "states", lambda self, request: Rows(request.prefix, 183))
-    assert offer(source, rounds.request("head", prefix_of(200), node_budget=4, max_depth=2)).nodes
+    assert offer(source, rounds.request("head", prefix_of(200).tolist(), node_budget=4, max_depth=2)).nodes
     assert rooms[0] < 183
 
 
