@@ -10,10 +10,9 @@ from __future__ import annotations
 _SMOOTHING = 1.0 / 16.0
 # What earlier sessions found counts as so many rounds of this one: text differs more between sessions than within one.
 _PRIOR_ROUNDS = 4
-# In margins: from where on a source is asked in every round, and below what it is asked ever more rarely.
+# In margins: from where on a source is asked in every round.
 _ALWAYS = 12.0
-_LOSING = -4.0
-# Rounds that a source sits out at most.
+# Rounds that a source sits out at most; of one that loses, a hit only halves them.
 _LONGEST_GAP = 8
 _LONGEST_GAP_LOSING = 32
 
@@ -41,8 +40,11 @@ class DearWorth:
         gain is too little to count."""
         self._rounds += 1
         self.worth_us += (gained_us - self.worth_us) * max(_SMOOTHING, 1.0 / self._rounds)
-        if hit or self.worth_us > _ALWAYS * margin_us:
+        losing = self.worth_us < 0.0
+        if self.worth_us > _ALWAYS * margin_us or (hit and not losing):
             self._gap = 0
-            return
-        longest = _LONGEST_GAP_LOSING if self.worth_us < _LOSING * margin_us else _LONGEST_GAP
-        self._gap = self._left_out = min(longest, max(1, 2 * self._gap))
+        elif hit:
+            self._gap //= 2
+        else:
+            self._gap = min(_LONGEST_GAP_LOSING if losing else _LONGEST_GAP, max(1, 2 * self._gap))
+        self._left_out = self._gap

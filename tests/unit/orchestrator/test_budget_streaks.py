@@ -36,6 +36,18 @@ def test_a_source_that_loses_is_asked_ever_more_rarely_and_hardly_at_all_in_the_
     assert set(gaps[5:]) == {33}
 
 
+def test_a_hit_of_a_source_that_loses_halves_the_gap_only() -> None:
+    worth = DearWorth()
+    asked(worth, 30, gained_us=-4_000.0, hit=False)
+    # Sixteen rounds are left out behind the fifth miss; a hit makes it eight, the next one four.
+    for gap in (8, 4, 2):
+        while not worth.next_round_asks():
+            pass
+        worth.judge(-4_000.0, MARGIN, hit=True)
+        assert [worth.next_round_asks() for _ in range(gap + 1)] == [False] * gap + [True]
+        worth._left_out = -1
+
+
 def test_a_source_that_breaks_even_is_asked_behind_its_hits_and_now_and_then() -> None:
     worth = DearWorth()
     assert asked(worth, 20, gained_us=0.0, hit=True) == list(range(20))
