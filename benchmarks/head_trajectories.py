@@ -27,13 +27,20 @@ _SPEC_BENCH = 240
 
 @dataclass(frozen=True)
 class Trajectory:
-    """tokens: prompt and answer. answer_start: where the answer begins. hidden: per tap float32 [N - 1, H]."""
+    """tokens: prompt and answer. answer_start: where the answer begins. hidden: per tap float32 [N - 1, H]. prompt_rows: of
+    the prompt's hidden rows a head reads so many, the last; 0: all."""
 
     name: str
     kind: str
     tokens: Tensor
     answer_start: int
     hidden: Mapping[str, Tensor]
+    prompt_rows: int = 0
+
+    @property
+    def base(self) -> int:
+        """Implements HiddenStates."""
+        return max(0, self.answer_start - 1 - self.prompt_rows) if self.prompt_rows else 0
 
     def rows(self, start: int, stop: int) -> Mapping[str, Tensor]:
         """Implements HiddenStates."""
@@ -45,13 +52,14 @@ def category(prompt: Prompt) -> str:
     return prompt.kind if prompt.kind in CATEGORIES else "multi_turn"
 
 
-def held_out_prompts(per_category: int) -> list[Prompt]:
-    """The first `per_category` Spec-Bench prompts of each category."""
+def held_out_prompts(per_category: int, skip: int = 0) -> list[Prompt]:
+    """The first `per_category` Spec-Bench prompts of each category behind the first `skip`."""
+    per_category += skip
     found: dict[str, list[Prompt]] = {name: [] for name in CATEGORIES}
     for prompt in spec_bench_prompts(_SPEC_BENCH):
         if len(found[category(prompt)]) < per_category:
             found[category(prompt)].append(prompt)
-    return [prompt for name in CATEGORIES for prompt in found[name]]
+    return [prompt for name in CATEGORIES for prompt in found[name][skip:]]
 
 
 def trajectories(
@@ -64,9 +72,10 @@ def trajectories(
     per_category: int,
     max_new: int,
     temperature: float,
+    skip: int = 0,
 ) -> list[Trajectory]:
-    """Made with `backend` where `cache` does not hold them yet."""
-    prompts = held_out_prompts(per_category)
+    """Made with `backend` where `cache` does not hold them yet. skip: as `held_out_prompts`."""
+    prompts = held_out_prompts(per_category, skip)
     identity = {
         "use": "evaluation only: never training data",
         "target": backend.info.checkpoint_digest,
@@ -75,7 +84,7 @@ def trajectories(
         "max_new": max_new,
         "temperature": temperature,
         "taps": list(taps),
-    }
+    } | ({"skip": skip} if skip else {})
     dataset = Dataset(cache, identity)
     missing = [prompt for prompt in prompts if prompt.name not in dataset.names()]
     encoded = (

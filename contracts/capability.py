@@ -52,6 +52,7 @@ class SourceDescription:
     """A proposer's declaration. `version` is the digest of what shapes its offers; digests bind it to its target.
 
     `taps`: the target's hidden rows that it reads (contracts/hidden.py); the verifier exports those of all bound sources.
+    `prompt_rows`: of the prompt's hidden rows it reads so many, the last; 0: all of them.
     `options`: what requests may set of it.
     """
 
@@ -66,6 +67,7 @@ class SourceDescription:
     max_nodes: int = 64
     taps: tuple[str, ...] = ()
     options: tuple[SourceOption, ...] = ()
+    prompt_rows: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A plain mapping of every field, for manifests."""

@@ -21,7 +21,7 @@ Rows = npt.NDArray[np.float32]
 
 # Rows that one message may carry; more travel in several.
 MAX_PART_BYTES = 4 << 20
-# What a proposer refuses (FailedPrecondition) where it lacks rows that the caller takes as carried: send from row 0 again.
+# What a proposer refuses (FailedPrecondition) where it lacks rows that the caller takes as carried: send from base again.
 HIDDEN_BASE = "hidden.start"
 
 
@@ -29,15 +29,19 @@ HIDDEN_BASE = "hidden.start"
 class HiddenRows:
     """Consecutive rows of one session: per tap float32 [count, H], of positions start .. start + count - 1.
 
-    All taps have one count of rows; InvalidArgument otherwise. Equal where position, taps and every bit of the rows are.
+    base: position of the first row that its receiver needs of the session: those before it never travel. All taps have one
+    count of rows; InvalidArgument otherwise. Equal where positions, taps and every bit of the rows are.
     """
 
     start: int
     taps: Mapping[str, Rows]
+    base: int = 0
 
     def __post_init__(self) -> None:
         shapes = {rows.shape for rows in self.taps.values()}
-        if self.start < 0 or len({shape[:1] for shape in shapes}) != 1 or any(len(shape) != 2 for shape in shapes):
+        if not 0 <= self.base <= self.start:
+            raise InvalidArgument("hidden.base", f"{self.base} is outside [0, {self.start}]")
+        if len({shape[:1] for shape in shapes}) != 1 or any(len(shape) != 2 for shape in shapes):
             raise InvalidArgument("hidden", f"start {self.start}, rows of shapes {sorted(shapes)}")
 
     @cached_property
@@ -58,14 +62,18 @@ class HiddenRows:
         missing = [tap for tap in taps if tap not in self.taps]
         if missing:
             raise InvalidArgument("hidden.taps", f"lacks {missing[0]!r}; known: {', '.join(sorted(self.taps))}")
-        return HiddenRows(self.start, {tap: self.taps[tap] for tap in taps})
+        return HiddenRows(self.start, {tap: self.taps[tap] for tap in taps}, self.base)
 
     def between(self, start: int, stop: int) -> HiddenRows:
         """Views of positions start .. stop - 1, which must be among these."""
         if not self.start <= start <= stop <= self.stop:
             raise InvalidArgument("hidden", f"[{start}, {stop}) is not within [{self.start}, {self.stop})")
         low, high = start - self.start, stop - self.start
-        return HiddenRows(start, {tap: rows[low:high] for tap, rows in self.taps.items()})
+        return HiddenRows(start, {tap: rows[low:high] for tap, rows in self.taps.items()}, self.base)
+
+    def based(self, base: int) -> HiddenRows:
+        """The same rows for a receiver that needs those from `base` on."""
+        return self if base == self.base else HiddenRows(self.start, self.taps, base)
 
     def parts(self, most_bytes: int = MAX_PART_BYTES) -> Iterator[HiddenRows]:
         """The rows in order, in parts of at most `most_bytes` but at least one row."""
@@ -79,7 +87,7 @@ class HiddenRows:
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, HiddenRows)
-            and self.start == other.start
+            and (self.start, self.base) == (other.start, other.base)
             and self.taps.keys() == other.taps.keys()
             and all(
                 rows.shape == other.taps[tap].shape and rows.tobytes() == other.taps[tap].tobytes()
@@ -104,4 +112,5 @@ def joined(parts: Sequence[HiddenRows]) -> HiddenRows:
     for before, part in pairwise(parts):
         if part.start != before.stop or part.taps.keys() != first.taps.keys():
             raise InvalidArgument("hidden", f"rows from {part.start} do not follow those up to {before.stop}")
-    return HiddenRows(first.start, {tap: np.concatenate([part.taps[tap] for part in parts]) for tap in first.taps})
+    whole = {tap: np.concatenate([part.taps[tap] for part in parts]) for tap in first.taps}
+    return HiddenRows(first.start, whole, first.base)

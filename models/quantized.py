@@ -15,7 +15,8 @@ from contracts.errors import InvalidArgument
 
 # Weights that share a scale.
 GROUP = 32
-_INT8_MOST = 127
+# The greatest code of int8; the least is as far below 0.
+INT8_MOST = 127
 _INT4_MOST = 15
 
 
@@ -46,8 +47,8 @@ def quantize_int8(matrix: Tensor) -> QuantizedMatrix:
     Raises InvalidArgument for a depth that is not whole groups and for weights that fp16 scales cannot reach.
     """
     groups = _groups(matrix)
-    scales = _half(groups.abs().amax(2) / _INT8_MOST)
-    codes = (groups / _divisor(scales)).round().clamp(-_INT8_MOST, _INT8_MOST)
+    scales = _half(groups.abs().amax(2) / INT8_MOST)
+    codes = (groups / _divisor(scales)).round().clamp(-INT8_MOST, INT8_MOST)
     return QuantizedMatrix(codes.to(torch.int8).flatten(1), scales, None)
 
 

@@ -181,17 +181,17 @@ class Session:
             for source in self.sources
             if isinstance(source, ProposerSource)
             and source.description.taps
-            and budget.prepares(source.description.name, rows, self.remaining)
+            and budget.prepares(source.description.name, rows - source.base, self.remaining)
         ]
         if not reading:
             return
         manifest = self.round_manifest(self.plan(self.sources, {}), self.sources)
         for source in reading:
-            name = source.description.name
+            name, ahead = source.description.name, rows - source.base
             ask = ProposeRequest(name, manifest, self.admitted.policy, self.frontier.tokens, node_budget=0, max_depth=0)
             task = asyncio.create_task(source.prepare(ask))
             self._preparing.add(task)
-            task.add_done_callback(partial(self._prepared, budget, name, rows, time.perf_counter_ns()))
+            task.add_done_callback(partial(self._prepared, budget, name, ahead, time.perf_counter_ns()))
         await asyncio.wait(tuple(self._preparing), timeout=self._settings.prepare_deadline_ms / 1000)
 
     def _prepared(self, budget: Budget, source: str, rows: int, started_ns: int, task: asyncio.Task[None]) -> None:
@@ -228,6 +228,7 @@ class Session:
                 port = self._peers.proposers[binding.port]
                 opened[binding.port] = ProposerSession(port, self.session_id, self.manifest)
                 opened[binding.port].start()
-            sources.append(ProposerSource(opened[binding.port], binding.description, self._feeds[-1]))
+            feed, prompt_len = self._feeds[-1], len(self.admitted.prompt)
+            sources.append(ProposerSource(opened[binding.port], binding.description, feed, prompt_len))
         self._proposers.extend(opened.values())
         self.sources = tuple(sources)

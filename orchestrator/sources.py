@@ -89,14 +89,19 @@ def _succeeded(task: asyncio.Task[None]) -> bool:
 
 
 class ProposerSource:
-    """One named source of a proposer endpoint. feed: the rows of the session, for a source with taps."""
+    """One named source of a proposer endpoint. feed: the rows of the session, for a source with taps. prompt_len: tokens of
+    the session's prompt."""
 
     retrieves = False
 
-    def __init__(self, session: ProposerSession, description: SourceDescription, feed: HiddenFeed) -> None:
+    def __init__(
+        self, session: ProposerSession, description: SourceDescription, feed: HiddenFeed, prompt_len: int
+    ) -> None:
         self._session = session
         self._feed = feed
-        self._carried = 0
+        # The first row it reads, wherever the session has moved since.
+        self.base = max(0, prompt_len - 1 - description.prompt_rows) if description.prompt_rows else 0
+        self._carried = self.base
         self.description = description
         self.generation = 0
 
@@ -114,7 +119,7 @@ class ProposerSource:
             except FailedPrecondition as error:
                 if error.field != HIDDEN_BASE:
                     raise
-                self._carried = 0
+                self._carried = self.base
                 proposal = await self._with_rows(request)
         self.generation = proposal.state.generation
         return proposal
@@ -132,7 +137,7 @@ class ProposerSource:
         # What is on its way counts as carried: a call given up late has brought its rows, and where rows went astray the
         # proposer says so.
         self._carried = stop
-        *ahead, last = rows.parts()
+        *ahead, last = rows.based(self.base).parts()
         for part in ahead:
             await self._session.propose(replace(request, hidden=part, node_budget=0))
         return await self._session.propose(replace(request, hidden=last))

@@ -1,7 +1,8 @@
 """The target's hidden rows as a proposer service received them, by session: what sources with taps draft from.
 
-Rows come with the calls that need them and are append-only, for a session's published prefix only ever grows. Losing them is
-harmless: whoever lacks rows refuses with the field `contracts.hidden.HIDDEN_BASE`, and the caller sends them from row 0.
+Rows come with the calls that need them and are append-only, for a session's published prefix only ever grows. They begin at
+the base that they name: sources need not read all of a long prompt. Losing them is harmless: whoever lacks rows refuses with
+the field `contracts.hidden.HIDDEN_BASE`, and the caller sends them from the base on.
 
 One thread takes rows and drops sessions, while another may read: a reader gets views of rows that are never written again,
 and a buffer that grows is replaced, not resized.
@@ -24,22 +25,29 @@ _LEAST_ROWS = 256
 
 
 class _Tap:
-    """Rows 0 .. length - 1 of one tap."""
+    """Rows base .. length - 1 of one tap."""
 
-    def __init__(self, width: int) -> None:
-        self.buffer: Rows = np.empty((_LEAST_ROWS, width), np.float32)
-        self.length = 0
+    def __init__(self, width: int, base: int) -> None:
+        self._buffer: Rows = np.empty((_LEAST_ROWS, width), np.float32)
+        self.base = self.length = base
+
+    @property
+    def nbytes(self) -> int:
+        return self._buffer.nbytes
+
+    def between(self, start: int, stop: int) -> Rows:
+        return self._buffer[start - self.base : stop - self.base]
 
     def put(self, start: int, rows: Rows) -> None:
-        stop = start + len(rows)
-        if stop > len(self.buffer):
-            grown = np.empty((max(stop, 2 * len(self.buffer)), self.buffer.shape[1]), np.float32)
-            grown[: self.length] = self.buffer[: self.length]
-            self.buffer = grown
+        stop, held = start + len(rows), self.length - self.base
+        if stop - self.base > len(self._buffer):
+            grown = np.empty((max(stop - self.base, 2 * len(self._buffer)), self._buffer.shape[1]), np.float32)
+            grown[:held] = self._buffer[:held]
+            self._buffer = grown
         # Rows held already are the same rows: what is sent twice must not be written under a reader.
         fresh = max(0, self.length - start)
         if fresh < len(rows):
-            self.buffer[start + fresh : stop] = rows[fresh:]
+            self.between(start + fresh, stop)[:] = rows[fresh:]
             self.length = stop
 
 
@@ -51,13 +59,20 @@ class SessionRows:
 
     def rows(self, start: int, stop: int) -> Mapping[str, Tensor]:
         """Per tap float32 [stop - start, H], views that must not be written to. Raises FailedPrecondition (HIDDEN_BASE)
-        past what was received."""
+        before the base and past what was received."""
         self.check(stop)
-        return {name: torch.from_numpy(tap.buffer[start:stop]) for name, tap in self._taps.items()}
+        if start < self.base:
+            raise FailedPrecondition(HIDDEN_BASE, f"rows begin at {self.base}, {start} is needed")
+        return {name: torch.from_numpy(tap.between(start, stop)) for name, tap in self._taps.items()}
+
+    @property
+    def base(self) -> int:
+        """Of the first row: one for all taps of a session."""
+        return next(iter(self._taps.values())).base
 
     @property
     def count(self) -> int:
-        """Rows received of all taps."""
+        """Where the rows received of all taps end."""
         return min(tap.length for tap in self._taps.values())
 
     def check(self, stop: int) -> None:
@@ -90,21 +105,24 @@ class HiddenStore:
         ResourceExhausted where one session alone is too large; nothing is taken then.
         """
         held = self._sessions.get(session_id, {})
+        if any(tap.base != hidden.base for tap in held.values()):
+            # Rows of another base are no part of these; a source that still reads them will miss them by name.
+            held = {}
         for name, rows in hidden.taps.items():
             if rows.shape[1] != self._hidden_size:
                 raise InvalidArgument(
                     "hidden.rows", f"{name!r} is {rows.shape[1]} wide, this target's are {self._hidden_size}"
                 )
-            length = held[name].length if name in held else 0
+            length = held[name].length if name in held else hidden.base
             if hidden.start > length:
                 raise FailedPrecondition(HIDDEN_BASE, f"{hidden.start} is past the {length} rows of {name!r} received")
-        least = 4 * self._hidden_size * hidden.stop * len({*held, *hidden.taps})
+        least = 4 * self._hidden_size * (hidden.stop - hidden.base) * len({*held, *hidden.taps})
         if least > self._most_bytes:
             raise ResourceExhausted("hidden.rows", f"a session of {least} bytes; all may hold {self._most_bytes}")
         self._sessions[session_id] = held
         self._sessions.move_to_end(session_id)
         for name, rows in hidden.taps.items():
-            held.setdefault(name, _Tap(self._hidden_size)).put(hidden.start, rows)
+            held.setdefault(name, _Tap(self._hidden_size, hidden.base)).put(hidden.start, rows)
         while len(self._sessions) > 1 and self.bytes_held > self._most_bytes:
             self._sessions.popitem(last=False)
 
@@ -144,4 +162,4 @@ class TapRows:
 
 
 def _bytes(taps: Mapping[str, _Tap]) -> int:
-    return sum(tap.buffer.nbytes for tap in taps.values())
+    return sum(tap.nbytes for tap in taps.values())

@@ -100,8 +100,8 @@ class Drafting(Generic[R]):
 class TreeSource(ABC, Generic[R]):
     """A source named `name`, of one drafter. version: what its version is computed from beside the settings.
 
-    drafter: digest of the drafter's weights. taps: the target's hidden rows that it reads. Raises FailedPrecondition for a
-    tree calibrated on another drafter or relation and not forced.
+    drafter: digest of the drafter's weights. taps, prompt_rows: the target's hidden rows that it reads, and of the prompt's
+    so many, the last (0: all). Raises FailedPrecondition for a tree calibrated on another drafter or relation, not forced.
     """
 
     runs_inline = False
@@ -117,6 +117,7 @@ class TreeSource(ABC, Generic[R]):
         tokenizer_digest: str,
         target_digest: str = "",
         taps: tuple[str, ...] = (),
+        prompt_rows: int = 0,
     ) -> None:
         settings.tree.check_source(drafter, settings.relation)
         shape = {
@@ -139,6 +140,7 @@ class TreeSource(ABC, Generic[R]):
             target_digest=target_digest,
             max_nodes=settings.max_nodes,
             taps=taps,
+            prompt_rows=prompt_rows,
         )
         self._sessions: dict[str, Drafting[R]] = {}
         # Sessions open and close in another thread than the one that drafts, which takes note at its next call.

@@ -123,7 +123,7 @@ class ProposerSettings(LookupSettings):
         "only): the same drafts in fewer passes",
     )
     draft_dtype: Literal["float32", "bfloat16", "int8", "int4"] = Field(
-        "bfloat16", description="type of the draft models' weights; a head's are float32 with float32, else bfloat16"
+        "bfloat16", description="type of the draft models' weights"
     )
     draft_threads: int = Field(0, ge=0, description="threads of a draft pass, a head's too; 0: one per core")
     draft_kv_tokens: int = Field(
@@ -148,6 +148,14 @@ class ProposerSettings(LookupSettings):
         "beam", description="how the head's candidates come about; a tree by value needs beam"
     )
     head_nodes: int = Field(16, ge=1, le=512, description="most candidates that the head offers")
+    head_prompt_rows: int = Field(
+        64,
+        ge=0,
+        description="rows of the prompt's end that the head is run over before it drafts; 0: all of the prompt's",
+    )
+    head_dtype: Literal["float32", "bfloat16", "int8"] = Field(
+        "int8", description="type of the head's weights while it drafts"
+    )
     head_rows_mb: int = Field(
         256,
         ge=1,

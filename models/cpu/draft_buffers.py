@@ -170,7 +170,7 @@ class GrowthBuffers:
         self.tokens, self.parents = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
         self.depths, self.values = np.zeros(nodes, np.int64), zeros(nodes)
 
-    def record(self, work: Work, paths: Sequence[Sequence[int]], least: float, length: int) -> Growth:
+    def record(self, work: Work, paths: Sequence[Sequence[int]], least: float, length: int, start: int) -> Growth:
         """Without what a layer knows: matrices, tables, group size, and what is fresh each round."""
         flat = [row for path in paths for row in path]
         self._paths[0, : len(flat)] = flat
@@ -183,6 +183,7 @@ class GrowthBuffers:
             width=self.width,
             least=np.float32(least),
             length=length,
+            start=start,
             drafted=0,
             embedded=0,
             further_embedded=0,

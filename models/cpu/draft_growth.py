@@ -35,6 +35,7 @@ class Growth(NamedTuple):
     width: int
     least: np.float32  # value of the least node that is grown
     length: int  # rows kept before level 0
+    start: int  # position of the first kept row
     drafted: int  # address of the matrix that fuses drafted rows
     embedded: int  # [vocab, hidden], what each draft token's embedding adds to a fused row
     further_embedded: int  # [further, hidden], the same of the session's own tokens
@@ -216,7 +217,7 @@ def _fill(model, work, level, growth, index, first, staged, rows):  # type: igno
             put_int(paths + 8 * (start + i), get_int(work.paths + 8 * (begin + i)))
         put_int(paths + 8 * (start + stop - begin), staged + row)
         put_int(starts + 8 * (row + 1), start + stop - begin + 1)
-        position = growth.length + stop - begin
+        position = growth.start + growth.length + stop - begin
         copy(growth.cos + 4 * half * position, work.cos + 4 * half * row, half)
         copy(growth.sin + 4 * half * position, work.sin + 4 * half * row, half)
         put_int(work.row_index + 8 * row, growth.length + staged + row)

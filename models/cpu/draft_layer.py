@@ -26,11 +26,14 @@ from models.cpu.draft_buffers import (
     address,
     fresh_counters,
     fresh_levels,
+    zeros,
 )
 from models.cpu.draft_growth import grow
 from models.cpu.draft_level import run_level
-from models.cpu.formats import FORMATS, PANEL
-from models.cpu.packing import pack_bits, pack_matrix, panels
+from models.cpu.draft_packing import kind_of, packed
+from models.cpu.formats import INT8, PANEL
+from models.cpu.matmul import widened_floats
+from models.cpu.packing import panels
 from models.cpu.storage import PagedStorage
 from models.kv import Slot, SlotPool
 from models.weights import DecoderWeights
@@ -67,7 +70,8 @@ class DraftLayer:
     config: of one layer. weights: its layer, final norm, and head [V, H], all of one dtype (bf16 or fp32). real, drafted:
     matrices [H, R] and [H, 2H] in that dtype; a row's input is one of them times what is fused: R floats for a row of the
     target's, the head's own feature and a token's embedding, both divided by their root mean squares, for a drafted one.
-    embedded: float32 [V, H], the latter for the tokens of the vocabulary. Raises InvalidArgument for other shapes.
+    embedded: float32 [V, H], the latter for the tokens of the vocabulary. quantised: matrices are packed as int8.
+    Raises InvalidArgument for other shapes.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class DraftLayer:
         embedded: Floats,
         *,
         kv_budget_tokens: int,
+        quantised: bool = False,
         threads: int | None = None,
         poison: bool = False,
     ) -> None:
@@ -92,14 +97,19 @@ class DraftLayer:
         self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         self._threads = threads or len(os.sched_getaffinity(0))
         self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="draftproof-level")
-        kind = FORMATS[str(weights.head.dtype).removeprefix("torch.")]
+        kind = INT8 if quantised else kind_of(weights.head.dtype)
         self._model = ModelBuffers(config, weights, kind, self._threads)
-        self._real, self._drafted = _aligned(pack_matrix(real)), _aligned(pack_matrix(drafted))
+        self._real, self._drafted = _aligned(packed(real, kind)), _aligned(packed(drafted, kind))
         self._real_depth, self._embedded = real.shape[1], np.ascontiguousarray(embedded)
         cos, sin = config.rope.table(config.context_length)
         self._cos, self._sin = np.ascontiguousarray(cos.numpy()), np.ascontiguousarray(sin.numpy())
         self._widest = max(self._real_depth, 2 * hidden)
-        self._buffers = LevelBuffers(self._model.record, self._threads, self._widest)
+        # The fusing matrices are deeper than the layer's.
+        self._widened = zeros(self._threads, widened_floats(self._widest) if quantised else 0)
+        self._record = self._model.record._replace(
+            widened=address(self._widened), widened_stride=self._widened.shape[1]
+        )
+        self._buffers = LevelBuffers(self._record, self._threads, self._widest)
         self._growth = GrowthBuffers(2, 1, 1)
         self._compile()
 
@@ -125,15 +135,22 @@ class DraftLayer:
         self._pool.release(slot)
 
     def run(
-        self, slot: KVSlot, fused: Floats, parents: Int64Array, *, drafted: bool = False, wanted: int = 0
+        self,
+        slot: KVSlot,
+        fused: Floats,
+        parents: Int64Array,
+        *,
+        start: int = 0,
+        drafted: bool = False,
+        wanted: int = 0,
     ) -> tuple[Floats, Floats]:
         """Runs rows over the slot's kept rows and stages them: logits float32 [wanted, V], features float32 [N, H]; no
         features where no row is wanted.
 
-        fused: float32 [N, R], or [N, 2H] of `drafted` rows. parents: int64 [N], earlier staged rows, counted since the
-        slot's last commit; -1 for the kept ones alone. wanted: so many of the last rows are read by the head. Features
-        are the final norm's output. Raises ResourceExhausted where the slot has no room, InvalidArgument for parents that
-        are none and past the context.
+        start: position of the slot's first row. fused: float32 [N, R], or [N, 2H] of `drafted` rows. parents: int64 [N],
+        earlier staged rows, counted since the slot's last commit; -1 for the kept ones alone. wanted: so many of the last
+        rows are read by the head. Features are the final norm's output. Raises ResourceExhausted where the slot has no room,
+        InvalidArgument for parents that are none and past the context.
         """
         own = self._pool.own(slot)
         count, before = len(fused), own.staged
@@ -141,7 +158,7 @@ class DraftLayer:
             raise InvalidArgument("parents", "a parent must be -1 or an earlier staged row")
         staged = np.concatenate([own.parents, parents])
         paths = _paths(staged, before)
-        positions = own.length - 1 + np.array([len(path) for path in paths])
+        positions = start + own.length - 1 + np.array([len(path) for path in paths])
         self._make_room(own, before + count, int(positions.max()))
         buffers = self._buffers_for(count, wanted, 0, own.length + before + count)
         work = buffers.filled(own, self._storage, fused, paths, wanted, self._cos[positions], self._sin[positions])
@@ -153,22 +170,23 @@ class DraftLayer:
         )
         # Counters are a call's own: a helper that starts late must find its own call finished.
         for thread in range(1, self._threads):
-            self._helpers.submit(_run_level, counters, self._model.record, work, level, thread, self._threads)
-        run_level(self._model.record, work, level, 0, self._threads)
+            self._helpers.submit(_run_level, counters, self._record, work, level, thread, self._threads)
+        run_level(self._record, work, level, 0, self._threads)
         own.parents = staged
         logits = buffers.logits[:wanted, : self._config.vocab_size].copy()
         return logits, buffers.normed[: count if wanted else 0, : self._config.hidden_size].copy()
 
-    def further(self, rows: npt.NDArray[Any], embedded: Floats) -> FurtherTokens:
-        """Tokens to rank beside the vocabulary's: the bits of their rows of the head [F, H], uint16 of bf16 or uint32 of
-        float32 as the layer has it, and what `embedded` is of the vocabulary, float32 [F, H]."""
-        return FurtherTokens(len(rows), _aligned(pack_bits(rows)), np.ascontiguousarray(embedded))
+    def further(self, rows: npt.NDArray[np.uint8], embedded: Floats) -> FurtherTokens:
+        """Tokens to rank beside the vocabulary's: panels of their rows of the head (FurtherRows, in the layer's type), and
+        what `embedded` is of the vocabulary, float32 [F, H]."""
+        return FurtherTokens(len(embedded), _aligned(rows), np.ascontiguousarray(embedded))
 
     def grow(
         self,
         slot: KVSlot,
         fused: Floats,
         *,
+        start: int = 0,
         width: int,
         depth: int,
         least: float,
@@ -177,21 +195,21 @@ class DraftLayer:
         """Runs rows float32 [N, R] after each other, keeps them, and grows a tree behind the last.
 
         `depth` levels of children, each time of the `width` most valuable nodes of the last level, `width` each; none of a
-        node of a value (path log-probability) below `least`. Nothing may be staged. Raises as `run`.
+        node of a value (path log-probability) below `least`. start: as `run`. Nothing may be staged. Raises as `run`.
         """
         own = self._pool.own(slot)
         count, drafts = len(fused), width * (depth - 1)
         if own.staged or width > self._config.vocab_size:
             raise InvalidArgument("slot" if own.staged else "width", f"{own.staged} rows are staged, width is {width}")
-        self._make_room(own, count + drafts, own.length + count + depth - 2)
+        self._make_room(own, count + drafts, start + own.length + count + depth - 2)
         rows = np.arange(count)
         paths = _paths(rows - 1, 0)
         buffers = self._buffers_for(max(count, width), width, width, own.length + count + drafts, further.count)
-        positions = own.length + rows
+        positions = start + own.length + rows
         work = buffers.filled(own, self._storage, fused, paths, 1, self._cos[positions], self._sin[positions])
         kept = self._growth_for(depth, width, count)
         counters, levels = fresh_counters(depth, self._threads), fresh_levels(work, depth)
-        growth = kept.record(work, paths, least, own.length)._replace(
+        growth = kept.record(work, paths, least, own.length, start)._replace(
             levels=address(levels),
             counters=address(counters),
             drafted=address(self._drafted),
@@ -212,8 +230,8 @@ class DraftLayer:
         )
         fresh = (counters, levels)
         for thread in range(1, self._threads):
-            self._helpers.submit(_grow, fresh, self._model.record, work, level, growth, thread, self._threads)
-        grow(self._model.record, work, level, growth, 0, self._threads)
+            self._helpers.submit(_grow, fresh, self._record, work, level, growth, thread, self._threads)
+        grow(self._record, work, level, growth, 0, self._threads)
         drafted = int(levels[1:, 0].sum())
         own.parents = np.concatenate([rows - 1, np.full(drafted, count - 1)])
         self._pool.commit(own, range(count))
@@ -235,7 +253,7 @@ class DraftLayer:
         room = (held.rows, held.wanted, held.ranked, held.context, held.further)
         if any(need > there for need, there in zip((rows, wanted, ranked, context, further), room, strict=True)):
             self._buffers = LevelBuffers(
-                self._model.record,
+                self._record,
                 self._threads,
                 self._widest,
                 rows=max(rows, held.rows),

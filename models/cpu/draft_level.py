@@ -57,6 +57,7 @@ def run_level(model, work, level, thread, threads):  # type: ignore[no-untyped-d
     prefix are for.
     """
     counters, phases = work.counters, work.phases
+    scratch = model.widened + 4 * thread * model.widened_stride
     phase = model.layers * PHASES_PER_LAYER + PHASES_AT_END
     multiply(
         model.tile,
@@ -69,7 +70,7 @@ def run_level(model, work, level, thread, threads):  # type: ignore[no-untyped-d
         work.x,
         model.hidden_stride,
         STORE,
-        0,
+        scratch,
         counters,
         phases,
         phase,
@@ -87,12 +88,12 @@ def run_level(model, work, level, thread, threads):  # type: ignore[no-untyped-d
             work.picked,
             model.hidden_stride,
             level.further_matrix,
-            model.kind,
+            model.head_kind,
             model.hidden,
             level.further_logits,
             level.further_stride,
             STORE,
-            0,
+            scratch,
             counters,
             phases,
             phase + 1,
@@ -116,7 +117,7 @@ def _keep_keys(model, work, thread, threads):  # type: ignore[no-untyped-def]
         work.qkv,
         model.qkv_stride,
         STORE,
-        0,
+        model.widened + 4 * thread * model.widened_stride,
         work.counters,
         work.phases,
         1,

@@ -25,9 +25,12 @@ from orchestrator.budget.experience import Experience
 from orchestrator.budget.hindsight import Hindsight
 from orchestrator.budget.pauses import SourceWorth
 from orchestrator.budget.reaches import Reaches
+from orchestrator.budget.streaks import DearWorth
 
 # A source is paused or brought back by gains beyond this share of a round.
 _MARGIN = 0.01
+# What preparing a source may take of a request's plain rounds, whatever the source brought others: this request finds out.
+_SMALL = 0.01
 # Classes of how likely the next token is among what was offered at once: another source is worth more where that is little.
 _STRENGTHS = (0.4, 0.7, 0.9)
 # A source that rounds wait longer for is not asked beside the others but after those that answer at once.
@@ -53,7 +56,7 @@ class AdaptiveBudget:
         self._experience = experience
         self._trials = Trials(experience.trials)
         self._hindsight = Hindsight(self._trials)
-        self._worth: dict[tuple[str, int], SourceWorth] = {}
+        self._worth: dict[tuple[str, int], SourceWorth | DearWorth] = {}
         self._strengths: dict[str, int] = {}
         self._reaches = Reaches(experience.reaches)
         # Of the sources that read the prompt's rows, those that do and those that this request does without.
@@ -67,7 +70,9 @@ class AdaptiveBudget:
     def prepares(self, source: str, rows: int, tokens: int) -> bool:
         # Once a request: one that goes on elsewhere keeps its sources.
         if source not in self._prepared | self._left_out:
-            worth = self._experience.preparing.worth(source, rows, tokens)
+            preparing = self._experience.preparing
+            small_us = _SMALL * tokens * self._experience.costs_us(0)[0]
+            worth = preparing.cost_us(source, rows) <= small_us or preparing.worth(source, rows, tokens)
             (self._prepared if worth else self._left_out).add(source)
         return source in self._prepared
 
@@ -88,12 +93,16 @@ class AdaptiveBudget:
     def _wanted(self, source: str, strength: int) -> bool:
         return self._worth_of(source, strength).next_round_asks()
 
-    def _worth_of(self, source: str, strength: int) -> SourceWorth:
+    def _worth_of(self, source: str, strength: int) -> SourceWorth | DearWorth:
         worth = self._worth.get((source, strength))
         if worth is None:
             experience = self._experience
-            paused = experience.pauses_from_the_start(source, strength, self._margin_us)
-            worth = SourceWorth(experience.worth_us(source, strength), paused=paused)
+            before_us = experience.worth_us(source, strength)
+            if self.dear(source):
+                worth = DearWorth(before_us)
+            else:
+                paused = experience.pauses_from_the_start(source, strength, self._margin_us)
+                worth = SourceWorth(before_us, paused=paused)
             self._worth[source, strength] = worth
         return worth
 
@@ -108,15 +117,18 @@ class AdaptiveBudget:
             return _Thought(graph, len(graph), merged=graph, known=known, strengths=strengths)
         chances = self._chances(graph, known)
         order = sorted(range(len(graph)), key=lambda row: (-chances[row], row))
-        costs = self._experience.costs_us(len(graph))
+        waits = {name: self._experience.wait_us(name) for name in {one.source for one in proposals} if self.dear(name)}
+        costs = self._experience.costs_us(len(graph), sum(waits.values()))
         best, tokens = cheapest([chances[row] for row in order], costs)
         # Chances never grow along a path and ties go by row number, so the first rows are whole with their ancestors.
         kept = sorted(order[:best])
         gains: dict[str, float] = {}
         for source in {name for names in graph.sources for name in names}:
             rest = [chances[row] for row in order if graph.sources[row] != (source,)]
-            count, fewer = cheapest(rest, costs)
-            gains[source] = (costs[count] / fewer * tokens - costs[best]) / self._experience.sessions.value
+            # What the round waited for the source is no part of the round without it, and is counted when it is known.
+            less = [cost_us - waits.get(source, 0.0) for cost_us in costs]
+            count, fewer = cheapest(rest, less)
+            gains[source] = (less[count] / fewer * tokens - less[best]) / self._experience.sessions.value
         chosen = graph if best == len(graph) else keep_rows(graph, kept) if kept else EMPTY_GRAPH
         return _Thought(
             chosen,
@@ -124,7 +136,7 @@ class AdaptiveBudget:
             expected_tokens=tokens,
             expected_us=costs[best],
             rows_us=costs[best] - costs[0],
-            idle_us=self._experience.idle_us.value,
+            idle_us=costs[0] - self._experience.costs_us(0)[0] + self._experience.idle_us.value,
             sessions=self._experience.sessions.value,
             merged=graph,
             known=known,
@@ -141,7 +153,8 @@ class AdaptiveBudget:
         pass_us = timings.target_us * receipt.pass_rows / (len(choice.graph) + 1)
         # What the round waited for passes of others: then the target stood still for less than this session was away.
         waited_us = timings.queue_us - (pass_us - timings.target_us)
-        away_us = ledger.total_us - ledger.verify - ledger.queue
+        dear_us = sum(wait_us for source, wait_us in waits_us.items() if self.dear(source))
+        away_us = ledger.total_us - ledger.verify - ledger.queue - dear_us
         experience.add_round(receipt, pass_us=pass_us, idle_us=max(0.0, away_us - max(0.0, waited_us)))
         sessions = experience.sessions.value
         margin_us = self._margin_us
@@ -153,7 +166,12 @@ class AdaptiveBudget:
             most_us = choice.expected_us or cost_us
             gained_us = max(choice.gains_us.get(source, 0.0) - cost_us, -most_us)
             strength = choice.strengths.get(source, 0)
-            self._worth_of(source, strength).judge(gained_us, margin_us)
+            worth = self._worth_of(source, strength)
+            if isinstance(worth, DearWorth):
+                hit = any(choice.graph.sources[row] == (source,) for row in receipt.accepted_rows)
+                worth.judge(gained_us, margin_us, hit=hit)
+            else:
+                worth.judge(gained_us, margin_us)
             experience.add_worth(source, wait_us, gained_us, strength)
             if source in gained:
                 gained[source] = gained_us

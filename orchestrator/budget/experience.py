@@ -20,7 +20,8 @@ _TRIED_EVERY = 8
 class Experience:
     """Chances, times at the present load, what sources were worth, and what preparing them is. Times in microseconds.
 
-    idle_us: how long the target stands still before a session's pass. sessions: those that share one.
+    idle_us: how long the target stands still before a session's pass, what rounds wait for dear sources aside. sessions:
+    those that share one.
     """
 
     def __init__(self) -> None:
@@ -40,14 +41,16 @@ class Experience:
         self.idle_us.add(idle_us)
         self.sessions.add(max(1.0, float(receipt.pass_sessions)))
 
-    def costs_us(self, candidates: int) -> list[float]:
-        """What a round takes of the target with 0, 1, ... `candidates`: the pass, and how long the target waits for it.
+    def costs_us(self, candidates: int, waits_us: float = 0.0) -> list[float]:
+        """What a round takes of the target with 0, 1, ... `candidates`: the pass, and how long the target waits for it,
+        `waits_us` of that for dear sources.
 
         The others in the pass are taken to verify as many: they choose by the same rule. Taken as they are, a row among
         their many would always look cheap, and all would go on verifying too much.
         """
         rows = self.sessions.value
-        return [self.idle_us.value + self.times.us(rows * (1 + count)) for count in range(candidates + 1)]
+        idle_us = self.idle_us.value + waits_us
+        return [idle_us + self.times.us(rows * (1 + count)) for count in range(candidates + 1)]
 
     def worth_us(self, source: str, strength: int = 0) -> float | None:
         """What a round gained by the source where others had offered something so strong, over recent sessions; None as long

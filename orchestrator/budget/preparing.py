@@ -6,6 +6,7 @@ Long prompts with short answers (summaries, questions about a text) lose by a he
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from orchestrator.budget.running import Running
@@ -39,6 +40,11 @@ class Preparing:
         """A prompt of so many rows took so long."""
         if rows > 0:
             self._row_us.setdefault(source, Running(_ROW_FLOOR_US)).add(us / rows)
+
+    def cost_us(self, source: str, rows: int) -> float:
+        """What that takes; endless as long as nothing is known."""
+        cost = self._row_us.get(source)
+        return math.inf if cost is None else cost.value * rows
 
     def brought(self, source: str, gained_us: float, tokens: int) -> None:
         """A round of a request that the source was prepared for: what it gained, waits off; 0 where it was not asked."""

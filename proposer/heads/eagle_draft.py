@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from contracts.errors import Internal, InvalidArgument
 from models.cpu.draft_layer import NONE_FURTHER, DraftLayer, FurtherTokens
+from models.cpu.draft_packing import FurtherRows, stored_in
 from models.weights import DecoderWeights
 from proposer.heads.eagle import EagleNetwork
 from proposer.heads.head import Grown, HiddenStates, Int64Array, common_length
@@ -43,8 +43,9 @@ _ROUND_ROWS = 16
 
 
 class EagleHead:
-    """Implements DraftHead. dtype: of all weights while drafting; bf16 halves what is read. target_head: the target's rows
-    of its whole vocabulary [V, H], for tokens of a session's own; None: these are not drafted.
+    """Implements DraftHead. dtype: of all weights while drafting (models.cpu.draft_packing.DRAFT_DTYPES): bf16 halves what
+    is read, int8 halves it again. target_head: the target's rows of its whole vocabulary [V, H], for tokens of a session's
+    own; None: these are not drafted.
     """
 
     max_depth = None
@@ -61,8 +62,9 @@ class EagleHead:
         target_head: Tensor | None = None,
     ) -> None:
         self.vocabulary = vocabulary
-        self._target_head = None if target_head is None else _bits_of(target_head.to(dtype))
+        self._target_head = None if target_head is None else FurtherRows(target_head, dtype)
         self.network = network.eval().requires_grad_(False)
+        quantised, dtype = dtype == torch.int8, stored_in(dtype)
         head = network.head.to(dtype)
         weights = DecoderWeights(
             embedding=head,
@@ -82,6 +84,7 @@ class EagleHead:
             drafted,
             _rms(self._embedded(vocabulary.ids), eps),
             kv_budget_tokens=kv_budget_tokens,
+            quantised=quantised,
             threads=threads,
             poison=poison,
         )
@@ -98,7 +101,7 @@ class EagleHead:
     def _further(self, tokens: Int64Array) -> FurtherTokens:
         assert self._target_head is not None
         embedded = _rms(self._embedded(tokens), self.network.shape.config.rms_eps)
-        return self._layer.further(self._target_head[tokens], embedded)
+        return self._layer.further(self._target_head.panels_of(tokens), embedded)
 
 
 class EagleSession:
@@ -124,6 +127,8 @@ class EagleSession:
         self._own: dict[int, None] = {}
         self._looked_at, self._further = 0, NONE_FURTHER
         self._slot = layer.allocate(capacity)
+        # The first row that is run, the slot's row 0: that of the states.
+        self._base = 0
         # The tokens of the fused rows run so far: token i + 1 of row i, behind token 0.
         self._tokens: Int64Array = np.zeros(0, np.int64)
         # Row 0 is the anchor's, row s + 1 that of staged row s.
@@ -137,12 +142,12 @@ class EagleSession:
     def catch_up(self, prefix: Int64Array, states: HiddenStates) -> None:
         self._look_at(prefix)
         total = len(prefix) - 1
-        kept = self._keep(prefix, total)
+        kept = self._keep(prefix, total, states.base)
         if kept < total:
             self._run_on(prefix, kept, self._fused(prefix, kept, states), wanted=0)
 
     def follow(self, prefix: Int64Array, states: HiddenStates) -> Tensor:
-        kept = self._kept_of(prefix)
+        kept = self._kept_of(prefix, states.base)
         logits, features = self._run_on(prefix, kept, self._fused(prefix, kept, states), wanted=1)
         self._features = features[-1:]
         return torch.from_numpy(logits[0])
@@ -151,23 +156,29 @@ class EagleSession:
         above = np.asarray(parents, np.int64)
         halves = [_rms(self._features[above + 1], self._eps), self._token_half(np.asarray(token_ids, np.int64))]
         fused = np.concatenate(halves, axis=1)
-        logits, features = self._layer.run(self._slot, fused, above, drafted=True, wanted=len(fused))
+        logits, features = self._layer.run(self._slot, fused, above, start=self._base, drafted=True, wanted=len(fused))
         self._features = np.concatenate([self._features, features])
         return torch.from_numpy(logits)
 
     def grow(self, prefix: Int64Array, states: HiddenStates, *, width: int, depth: int, floor: float) -> Grown:
-        kept = self._kept_of(prefix)
+        kept = self._kept_of(prefix, states.base)
         fused = self._fused(prefix, kept, states)
         ahead = max(0, len(fused) - _ROUND_ROWS)
         if ahead:
             self._run_on(prefix[: kept + ahead + 1], kept, fused[:ahead], wanted=0)
         else:
-            self._layer.truncate(self._slot, kept)
+            self._layer.truncate(self._slot, kept - self._base)
         self._tokens = prefix[: kept + ahead + 1].copy()
         least = math.log(floor) if floor > 0.0 else -math.inf
         self._look_at(prefix)
         grown = self._layer.grow(
-            self._slot, fused[ahead:], width=width, depth=depth, least=least, further=self._further
+            self._slot,
+            fused[ahead:],
+            start=self._base,
+            width=width,
+            depth=depth,
+            least=least,
+            further=self._further,
         )
         self._tokens = prefix.copy()
         if not np.isfinite(grown.values).all():
@@ -200,31 +211,36 @@ class EagleSession:
         ids = self._vocabulary.ids
         return [own[index - size] if index >= size else int(ids[index]) for index in drafted.tolist()]
 
-    def _kept_of(self, prefix: Int64Array) -> int:
+    def _kept_of(self, prefix: Int64Array, base: int) -> int:
         """How many rows of `prefix` stay. The last is always run anew, because rows are kept and logits are not."""
         if len(prefix) < 2:
             raise InvalidArgument("prefix", "needs two tokens: the first has no feature before it")
-        return self._keep(prefix, len(prefix) - 2)
+        return self._keep(prefix, len(prefix) - 2, base)
 
-    def _keep(self, prefix: Int64Array, most: int) -> int:
-        return min(max(common_length(self._tokens, prefix) - 1, 0), most)
+    def _keep(self, prefix: Int64Array, most: int, base: int) -> int:
+        """How many of the rows stay, those before the base counted though they never were run."""
+        if base != self._base:
+            self._base, self._tokens = base, self._tokens[:0]
+        return min(max(common_length(self._tokens, prefix) - 1, base), most)
 
     def _fused(self, prefix: Int64Array, kept: int, states: HiddenStates) -> Floats:
         """What is fused into the rows of `prefix` past the first `kept`, float32 [N, R]."""
         hidden = states.rows(kept, len(prefix) - 1)
-        halves = [_rms(hidden[tap].numpy(), self._eps) for tap in self._taps]
-        return np.concatenate([*halves, self._token_half(prefix[kept + 1 :])], axis=1)
+        parts = [*(hidden[tap].numpy() for tap in self._taps), self._embedded(prefix[kept + 1 :])]
+        # Divided by their root mean squares all at once: a round's few rows cost what numpy's calls do.
+        rows = np.stack(parts, axis=1)
+        return _rms(rows.reshape(-1, rows.shape[2]), self._eps).reshape(len(rows), -1)
 
     def _run_on(self, prefix: Int64Array, kept: int, fused: Floats, *, wanted: int) -> tuple[Floats, Floats]:
         """Runs and keeps those rows, of which there is one at least; gives what the last pass gave."""
-        self._layer.truncate(self._slot, kept)
+        self._layer.truncate(self._slot, kept - self._base)
         self._tokens = prefix[: kept + 1].copy()
         total = kept + len(fused)
         for start in range(kept, total, _PREFILL_ROWS):
             part = fused[start - kept : start - kept + _PREFILL_ROWS]
             stop = start + len(part)
             read = wanted if stop == total else 0
-            given = self._layer.run(self._slot, part, np.arange(-1, len(part) - 1), wanted=read)
+            given = self._layer.run(self._slot, part, np.arange(-1, len(part) - 1), start=self._base, wanted=read)
             self._layer.commit_all(self._slot)
             self._tokens = prefix[: stop + 1].copy()
         return given
@@ -240,17 +256,10 @@ def _rms(x: Floats, eps: float) -> Floats:
     return out
 
 
-def _bits_of(table: Tensor) -> npt.NDArray[Any]:
-    """The bits of a bf16 or fp32 table, uint16 or uint32, sharing its memory."""
-    if table.dtype == torch.bfloat16:
-        return table.contiguous().view(torch.int16).numpy().view(np.uint16)
-    return table.contiguous().view(torch.int32).numpy().view(np.uint32)
-
-
 def _rows_of(table: Tensor) -> Callable[[Int64Array], Floats]:
     """float32 rows of a bf16 or fp32 table [V, H], read without torch: its threads would contend with the layer's."""
     if table.dtype != torch.bfloat16:
         whole: Floats = table.float().contiguous().numpy()
         return lambda ids: whole[ids]
-    halves = _bits_of(table)
+    halves = table.contiguous().view(torch.int16).numpy().view(np.uint16)
     return lambda ids: (halves[ids].astype(np.uint32) << np.uint32(16)).view(np.float32)

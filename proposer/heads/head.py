@@ -23,11 +23,16 @@ Int64Array = npt.NDArray[np.int64]
 class HiddenStates(Protocol):
     """The target's hidden rows of one session, as the verifier exports them."""
 
+    @property
+    def base(self) -> int:
+        """The first row that there is: where only the end of a prompt is read, those before it are not. One a session."""
+        ...
+
     def rows(self, start: int, stop: int) -> Mapping[str, Tensor]:
         """Per tap float32 [stop - start, H] of committed input rows [start, stop).
 
-        Any range of rows 0 .. L - 2 may be asked for again: a head that lost its state recovers so. Raises Unavailable when
-        the rows cannot be had now; the head's own state is unchanged then.
+        Any range of rows base .. L - 2 may be asked for again: a head that lost its state recovers so. Raises Unavailable
+        when the rows cannot be had now; the head's own state is unchanged then.
         """
         ...
 

@@ -65,13 +65,17 @@ class PrefixSession:
         self._backend = backend
         self._slot = backend.allocate(capacity)
         self._tokens: Int64Array = np.zeros(0, np.int64)
+        # The row that the slot's first is.
+        self._base = 0
 
     def follow(self, tokens: Int64Array, states: HiddenStates) -> Tensor:
         """The augmented row of the last of `tokens` int64 [N], those the target has rows of: float32 [1, H]."""
         total = len(tokens)
-        kept = min(common_length(self._tokens, tokens), total - 1)
+        base = states.base
+        kept = max(base, min(common_length(self._tokens, tokens), total - 1)) if base == self._base else base
         rows = states.rows(kept, total)[FINAL]
-        self._backend.truncate(self._slot, kept)
+        self._base = base
+        self._backend.truncate(self._slot, kept - base)
         self._tokens = tokens[:kept].copy()
         out = rows[-1:]
         for start in range(kept, total, _PREFILL_ROWS):

@@ -42,7 +42,8 @@ class HiddenStateSource(Protocol):
 @dataclass(frozen=True)
 class HeadSettings(TreeSettings):
     """As TreeSettings, with greedy-friendly defaults. context: longest prefix followed, at least 1. floor: least path
-    probability, by the head's own account, of what a tree by value grows and offers.
+    probability, by the head's own account, of what a tree by value grows and offers. prompt_rows: of the prompt's hidden
+    rows the head reads so many, the last; 0: all.
     """
 
     FIELD: ClassVar[str] = "head"
@@ -50,6 +51,7 @@ class HeadSettings(TreeSettings):
     relation: SamplingRelation = SamplingRelation.BEAM
     context: int = 8192
     floor: float = 0.0
+    prompt_rows: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,6 +59,8 @@ class HeadSettings(TreeSettings):
             raise InvalidArgument("head.context", f"{self.context} is below 1")
         if not 0.0 <= self.floor < 1.0:
             raise InvalidArgument("head.floor", f"{self.floor} is outside [0, 1)")
+        if self.prompt_rows < 0:
+            raise InvalidArgument("head.prompt_rows", f"{self.prompt_rows} is below 0")
 
 
 class RoundRows:
@@ -96,11 +100,16 @@ class HeadSource(TreeSource[HeadSession]):
             self._settings,
             name=name,
             family=loaded.manifest.family,
-            version={"weights": loaded.manifest.weights_sha256, "floor": self._settings.floor},
+            version={
+                "weights": loaded.manifest.weights_sha256,
+                "floor": self._settings.floor,
+                "prompt_rows": self._settings.prompt_rows,
+            },
             drafter=loaded.manifest.weights_sha256,
             tokenizer_digest=loaded.manifest.tokenizer_digest,
             target_digest=loaded.manifest.target_digest,
             taps=self._head.taps,
+            prompt_rows=self._settings.prompt_rows,
         )
 
     def prepare(self, session: Drafting[HeadSession], request: ProposeRequest) -> None:
@@ -108,7 +117,7 @@ class HeadSource(TreeSource[HeadSession]):
         states, rows = self._states.so_far(request)
         if not rows or len(request.prefix) > self._settings.context:
             return
-        head = self._state_of(session, request, self._settings.max_nodes)
+        head = self._state_of(session, request, self._settings.max_nodes, states.base)
         if isinstance(head, GrowingSession):
             head.catch_up(request.prefix[: rows + 1], states)
 
@@ -135,7 +144,7 @@ class HeadSource(TreeSource[HeadSession]):
     def drafter_of(self, session: Drafting[HeadSession], request: ProposeRequest, staged: int) -> RoundRows:
         """The session's state, with room for this round's rows and for rounds to come."""
         states = self._states.states(request)
-        return RoundRows(self._state_of(session, request, staged), states)
+        return RoundRows(self._state_of(session, request, staged, states.base), states)
 
     def draft(self, session: Drafting[HeadSession], request: ProposeRequest, budget: int, depth: int) -> DraftTree:
         """As other sources draft; a tree by value is left to a head that grows it by itself, unless logits are edited."""
@@ -144,7 +153,7 @@ class HeadSource(TreeSource[HeadSession]):
             return super().draft(session, request, budget, depth)
         if not edits(request.policy):
             states = self._states.states(request)
-            head = self._state_of(session, request, tree.staged_rows)
+            head = self._state_of(session, request, tree.staged_rows, states.base)
             if isinstance(head, GrowingSession):
                 depth = min(depth, tree.depth)
                 grown = head.grow(request.prefix, states, width=tree.top_k, depth=depth, floor=floor)
@@ -152,12 +161,13 @@ class HeadSource(TreeSource[HeadSession]):
         made = super().draft(session, request, budget, depth)
         return best_of(Grown(made.tokens, made.parents, made.depths, made.scores), budget, floor)
 
-    def _state_of(self, session: Drafting[HeadSession], request: ProposeRequest, staged: int) -> HeadSession:
-        prefix_len = len(request.prefix)
+    def _state_of(self, session: Drafting[HeadSession], request: ProposeRequest, staged: int, base: int) -> HeadSession:
+        """The session's state, with room for the rows from `base` on."""
+        prefix_len = len(request.prefix) - base
         head = session.state_for(prefix_len + staged)
         if head is None:
             ahead = min(request.policy.max_tokens, RESERVED_TOKENS)
             staged = max(staged, self._settings.max_nodes)
-            capacity = min(prefix_len + ahead, self._settings.context) + staged
+            capacity = min(prefix_len + ahead, self._settings.context - base) + staged
             head = session.take(self._head.open(capacity), capacity)
         return head

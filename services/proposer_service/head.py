@@ -54,7 +54,7 @@ def load_served(settings: ProposerSettings) -> tuple[LoadedHead, HiddenStore]:
         eos_ids=eos_ids(checkpoint),
         kv_budget_tokens=settings.draft_kv_tokens,
         threads=settings.draft_threads or len(os.sched_getaffinity(0)),
-        dtype=torch.float32 if settings.draft_dtype == "float32" else torch.bfloat16,
+        dtype=getattr(torch, settings.head_dtype),
     )
     return loaded, HiddenStore(hidden_size=read_config(checkpoint).hidden_size, most_bytes=settings.head_rows_mb << 20)
 
@@ -67,5 +67,6 @@ def build_head(settings: ProposerSettings) -> tuple[Source, HiddenStore]:
         tree=tree_of(settings.head_tree, nodes=settings.head_nodes, drafting=drafting_of(settings)),
         max_nodes=settings.head_nodes,
         floor=_FLOOR,
+        prompt_rows=settings.head_prompt_rows,
     )
     return HeadSource(loaded, store.of(loaded.head.taps), shape, name=NAME), store

@@ -44,9 +44,10 @@ def decode_capability(message: pb.VerifierCapability) -> VerifierCapability:
 
 
 def encode_source(source: SourceDescription) -> pb.SourceDescription:
-    """Raises InvalidArgument for a negative node limit."""
-    if source.max_nodes < 0:
-        raise InvalidArgument("sources.max_nodes", f"{source.max_nodes} is negative")
+    """Raises InvalidArgument for a negative node limit or number of rows."""
+    for name, value in (("max_nodes", source.max_nodes), ("prompt_rows", source.prompt_rows)):
+        if value < 0:
+            raise InvalidArgument(f"sources.{name}", f"{value} is negative")
     return pb.SourceDescription(
         name=source.name,
         kind=source.kind,
@@ -58,6 +59,7 @@ def encode_source(source: SourceDescription) -> pb.SourceDescription:
         target_digest=source.target_digest,
         max_nodes=source.max_nodes,
         taps=source.taps,
+        prompt_rows=source.prompt_rows,
         options=[
             pb.OptionDescription(
                 name=option.name,
@@ -85,6 +87,7 @@ def decode_source(message: pb.SourceDescription) -> SourceDescription:
         max_nodes=message.max_nodes,
         taps=tuple(message.taps),
         options=_decode_options(message),
+        prompt_rows=message.prompt_rows,
     )
 
 

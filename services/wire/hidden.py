@@ -23,6 +23,7 @@ def encode_hidden(hidden: HiddenRows | None) -> pb.HiddenRows | None:
         return None
     return pb.HiddenRows(
         start=hidden.start,
+        base=hidden.base,
         taps=[
             pb.HiddenTap(
                 name=tap,
@@ -42,7 +43,8 @@ def decode_hidden(message: pb.HiddenRows, field: str) -> HiddenRows:
         raise InvalidArgument(f"{field}.taps", "names a tap twice")
     if len({len(rows) for rows in taps.values()}) != 1:
         raise InvalidArgument(f"{field}.taps", "have unequal numbers of rows")
-    return HiddenRows(within(message.start, f"{field}.start", 0, MAX_POSITION), taps)
+    start = within(message.start, f"{field}.start", 0, MAX_POSITION)
+    return HiddenRows(start, taps, within(message.base, f"{field}.base", 0, start))
 
 
 def _decode_rows(tensor: vector_pb2.Tensor, field: str) -> Rows:

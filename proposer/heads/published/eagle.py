@@ -162,6 +162,8 @@ class PublishedEagleSession:
         self._cos, self._sin = config.rope.table(capacity)
         # Token i + 1 of fused row i, behind token 0.
         self._tokens: Int64Array = np.zeros(0, np.int64)
+        # The first fused row: those before it are never run, and nothing sees their places.
+        self._base = 0
         # Row 0 is the anchor's, row s + 1 that of staged row s.
         self._outputs = torch.zeros(0, config.hidden_size)
         self._ancestors = torch.zeros(0, 0, dtype=torch.bool)
@@ -173,13 +175,17 @@ class PublishedEagleSession:
         total = len(prefix) - 1
         if total > self._capacity:
             raise ResourceExhausted("head.kv", f"the session has {self._capacity} rows")
-        kept = min(max(common_length(self._tokens, prefix) - 1, 0), total - 1)
+        base = states.base
+        common = common_length(self._tokens, prefix) - 1 if base == self._base else base
+        kept = min(max(common, base), total - 1)
         features = self._network.real(states.rows(kept, total))
+        self._base = base
         for start in range(kept, total, _PREFILL_ROWS):
             rows = torch.arange(start, min(start + _PREFILL_ROWS, total))
             tokens = torch.from_numpy(prefix[start + 1 : start + 1 + len(rows)].astype(np.int64))
             part = features[start - kept : start - kept + len(rows)]
-            visible = torch.arange(int(rows[-1]) + 1) <= rows[:, None]
+            places = torch.arange(int(rows[-1]) + 1)
+            visible = (places >= base) & (places <= rows[:, None])
             self._outputs = self._run(part, tokens, rows, rows, visible)[-1:]
         self._tokens, self._ancestors = prefix.copy(), torch.zeros(0, 0, dtype=torch.bool)
         return self._network.logits(self._outputs)[0]
@@ -195,7 +201,8 @@ class PublishedEagleSession:
             if parent >= 0:
                 ancestors[row] = ancestors[parent]
             ancestors[row, row] = True
-        visible = torch.cat([torch.ones(fresh, base, dtype=torch.bool), ancestors[before:]], dim=1)
+        real = (torch.arange(base) >= self._base).expand(fresh, base)
+        visible = torch.cat([real, ancestors[before:]], dim=1)
         features = self._outputs[torch.tensor(parents) + 1]
         rows = torch.arange(base + before, base + before + fresh)
         outputs = self._run(features, torch.tensor(token_ids), rows, base - 1 + torch.tensor(depths), visible)

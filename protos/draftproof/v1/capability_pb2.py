@@ -25,19 +25,19 @@ _sym_db = _symbol_database.Default()
 from protos.draftproof.v1 import candidate_pb2 as protos_dot_draftproof_dot_v1_dot_candidate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%protos/draftproof/v1/capability.proto\x12\rdraftproof.v1\x1a$protos/draftproof/v1/candidate.proto\"\xe7\x02\n\x12VerifierCapability\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\texactness\x18\x02 \x01(\x0e\x32\x18.draftproof.v1.Exactness\x12\x0f\n\x07promise\x18\x03 \x01(\t\x12\x36\n\tsemantics\x18\x04 \x03(\x0e\x32#.draftproof.v1.ProbabilitySemantics\x12\x32\n\trelations\x18\x05 \x03(\x0e\x32\x1f.draftproof.v1.SamplingRelation\x12+\n\ntopologies\x18\x06 \x03(\x0e\x32\x17.draftproof.v1.Topology\x12\x11\n\tneeds_law\x18\x07 \x01(\x08\x12\x16\n\x0eidentical_laws\x18\x08 \x01(\x08\x12\x15\n\rsingle_source\x18\t \x01(\x08\x12\x13\n\x0bgreedy_only\x18\n \x01(\x08\x12\x15\n\rsampling_only\x18\x0b \x01(\x08\"f\n\x11OptionDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03low\x18\x02 \x01(\x03\x12\x0c\n\x04high\x18\x03 \x01(\x03\x12\x15\n\rdefault_value\x18\x04 \x01(\x03\x12\x11\n\tnot_below\x18\x05 \x01(\t\"\xdb\x02\n\x11SourceDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x36\n\tsemantics\x18\x04 \x01(\x0e\x32#.draftproof.v1.ProbabilitySemantics\x12\x31\n\x08relation\x18\x05 \x01(\x0e\x32\x1f.draftproof.v1.SamplingRelation\x12)\n\x08topology\x18\x06 \x01(\x0e\x32\x17.draftproof.v1.Topology\x12\x18\n\x10tokenizer_digest\x18\x07 \x01(\t\x12\x15\n\rtarget_digest\x18\x08 \x01(\t\x12\x11\n\tmax_nodes\x18\t \x01(\r\x12\x0c\n\x04taps\x18\n \x03(\t\x12\x31\n\x07options\x18\x0b \x03(\x0b\x32 .draftproof.v1.OptionDescription*o\n\tExactness\x12\x19\n\x15\x45XACTNESS_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x45XACTNESS_EXACT\x10\x01\x12\x17\n\x13\x45XACTNESS_HEURISTIC\x10\x02\x12\x19\n\x15\x45XACTNESS_APPROXIMATE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%protos/draftproof/v1/capability.proto\x12\rdraftproof.v1\x1a$protos/draftproof/v1/candidate.proto\"\xe7\x02\n\x12VerifierCapability\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\texactness\x18\x02 \x01(\x0e\x32\x18.draftproof.v1.Exactness\x12\x0f\n\x07promise\x18\x03 \x01(\t\x12\x36\n\tsemantics\x18\x04 \x03(\x0e\x32#.draftproof.v1.ProbabilitySemantics\x12\x32\n\trelations\x18\x05 \x03(\x0e\x32\x1f.draftproof.v1.SamplingRelation\x12+\n\ntopologies\x18\x06 \x03(\x0e\x32\x17.draftproof.v1.Topology\x12\x11\n\tneeds_law\x18\x07 \x01(\x08\x12\x16\n\x0eidentical_laws\x18\x08 \x01(\x08\x12\x15\n\rsingle_source\x18\t \x01(\x08\x12\x13\n\x0bgreedy_only\x18\n \x01(\x08\x12\x15\n\rsampling_only\x18\x0b \x01(\x08\"f\n\x11OptionDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03low\x18\x02 \x01(\x03\x12\x0c\n\x04high\x18\x03 \x01(\x03\x12\x15\n\rdefault_value\x18\x04 \x01(\x03\x12\x11\n\tnot_below\x18\x05 \x01(\t\"\xf0\x02\n\x11SourceDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x36\n\tsemantics\x18\x04 \x01(\x0e\x32#.draftproof.v1.ProbabilitySemantics\x12\x31\n\x08relation\x18\x05 \x01(\x0e\x32\x1f.draftproof.v1.SamplingRelation\x12)\n\x08topology\x18\x06 \x01(\x0e\x32\x17.draftproof.v1.Topology\x12\x18\n\x10tokenizer_digest\x18\x07 \x01(\t\x12\x15\n\rtarget_digest\x18\x08 \x01(\t\x12\x11\n\tmax_nodes\x18\t \x01(\r\x12\x0c\n\x04taps\x18\n \x03(\t\x12\x31\n\x07options\x18\x0b \x03(\x0b\x32 .draftproof.v1.OptionDescription\x12\x13\n\x0bprompt_rows\x18\x0c \x01(\r*o\n\tExactness\x12\x19\n\x15\x45XACTNESS_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x45XACTNESS_EXACT\x10\x01\x12\x17\n\x13\x45XACTNESS_HEURISTIC\x10\x02\x12\x19\n\x15\x45XACTNESS_APPROXIMATE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.draftproof.v1.capability_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EXACTNESS']._serialized_start=910
-  _globals['_EXACTNESS']._serialized_end=1021
+  _globals['_EXACTNESS']._serialized_start=931
+  _globals['_EXACTNESS']._serialized_end=1042
   _globals['_VERIFIERCAPABILITY']._serialized_start=95
   _globals['_VERIFIERCAPABILITY']._serialized_end=454
   _globals['_OPTIONDESCRIPTION']._serialized_start=456
   _globals['_OPTIONDESCRIPTION']._serialized_end=558
   _globals['_SOURCEDESCRIPTION']._serialized_start=561
-  _globals['_SOURCEDESCRIPTION']._serialized_end=908
+  _globals['_SOURCEDESCRIPTION']._serialized_end=929
 # @@protoc_insertion_point(module_scope)

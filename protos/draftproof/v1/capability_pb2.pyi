@@ -171,6 +171,7 @@ class SourceDescription(_message.Message):
     MAX_NODES_FIELD_NUMBER: _builtins.int
     TAPS_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    PROMPT_ROWS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name that requests and plans use."""
     kind: _builtins.str
@@ -189,6 +190,8 @@ class SourceDescription(_message.Message):
     """SHA-256 (hex) of the target it was built for; empty: any."""
     max_nodes: _builtins.int
     """At most this many candidates an offer."""
+    prompt_rows: _builtins.int
+    """Of the prompt's hidden rows it reads so many, the last; 0: all of them."""
     @_builtins.property
     def taps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The target's hidden rows that it reads: final_norm, layer:k."""
@@ -211,10 +214,11 @@ class SourceDescription(_message.Message):
         max_nodes: _builtins.int = ...,
         taps: _abc.Iterable[_builtins.str] | None = ...,
         options: _abc.Iterable[Global___OptionDescription] | None = ...,
+        prompt_rows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "max_nodes", b"max_nodes", "name", b"name", "options", b"options", "relation", b"relation", "semantics", b"semantics", "taps", b"taps", "target_digest", b"target_digest", "tokenizer_digest", b"tokenizer_digest", "topology", b"topology", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "max_nodes", b"max_nodes", "name", b"name", "options", b"options", "prompt_rows", b"prompt_rows", "relation", b"relation", "semantics", b"semantics", "taps", b"taps", "target_digest", b"target_digest", "tokenizer_digest", b"tokenizer_digest", "topology", b"topology", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

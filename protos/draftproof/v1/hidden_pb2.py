@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.draftproof.v1 import vector_pb2 as protos_dot_draftproof_dot_v1_dot_vector__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/draftproof/v1/hidden.proto\x12\rdraftproof.v1\x1a!protos/draftproof/v1/vector.proto\"C\n\nHiddenRows\x12\r\n\x05start\x18\x01 \x01(\x04\x12&\n\x04taps\x18\x02 \x03(\x0b\x32\x18.draftproof.v1.HiddenTap\">\n\tHiddenTap\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x04rows\x18\x02 \x01(\x0b\x32\x15.draftproof.v1.Tensorb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!protos/draftproof/v1/hidden.proto\x12\rdraftproof.v1\x1a!protos/draftproof/v1/vector.proto\"Q\n\nHiddenRows\x12\r\n\x05start\x18\x01 \x01(\x04\x12&\n\x04taps\x18\x02 \x03(\x0b\x32\x18.draftproof.v1.HiddenTap\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\">\n\tHiddenTap\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x04rows\x18\x02 \x01(\x0b\x32\x15.draftproof.v1.Tensorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.draftproof.v1.hidden
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HIDDENROWS']._serialized_start=87
-  _globals['_HIDDENROWS']._serialized_end=154
-  _globals['_HIDDENTAP']._serialized_start=156
-  _globals['_HIDDENTAP']._serialized_end=218
+  _globals['_HIDDENROWS']._serialized_end=168
+  _globals['_HIDDENTAP']._serialized_start=170
+  _globals['_HIDDENTAP']._serialized_end=232
 # @@protoc_insertion_point(module_scope)

@@ -27,8 +27,11 @@ class HiddenRows(_message.Message):
 
     START_FIELD_NUMBER: _builtins.int
     TAPS_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
     start: _builtins.int
     """Position of the first row."""
+    base: _builtins.int
+    """Position of the first row that the receiver needs of the session; at most start."""
     @_builtins.property
     def taps(self) -> _containers.RepeatedCompositeFieldContainer[Global___HiddenTap]:
         """Rows by tap; all taps have as many."""
@@ -38,10 +41,11 @@ class HiddenRows(_message.Message):
         *,
         start: _builtins.int = ...,
         taps: _abc.Iterable[Global___HiddenTap] | None = ...,
+        base: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["start", b"start", "taps", b"taps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "start", b"start", "taps", b"taps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -210,7 +210,7 @@ class ProposeRequest(_message.Message):
     @_builtins.property
     def hidden(self) -> _hidden_pb2.HiddenRows:
         """For a source that reads them, the target's hidden rows that earlier calls of the session have not carried. A receiver
-        that lacks rows before them answers FAILED_PRECONDITION naming hidden.start, and the sender starts again at row 0.
+        that lacks rows before them answers FAILED_PRECONDITION naming hidden.start, and the sender starts again at their base.
         """
 
     def __init__(

@@ -27,14 +27,14 @@ from tests.helpers.generation import GREEDY, PROMPT, SAMPLED, ask, orchestrator,
 TAPS = {"head": ("final_norm", "layer:1"), "other": ("layer:1",), "prompt_lookup": ()}
 
 
-def proposer() -> TappedProposer:
+def proposer(**prompt_rows: int) -> TappedProposer:
     """`head` is right but for its last token, so that its offers are partly rejected."""
 
     def mostly(request) -> list[int]:
         tokens = oracle(babble)(replace(request, node_budget=3))
         return [*tokens[:-1], (tokens[-1] + 1) % 120] if tokens else []
 
-    return TappedProposer({"head": mostly, "other": oracle(babble), "prompt_lookup": lookup}, TAPS)
+    return TappedProposer({"head": mostly, "other": oracle(babble), "prompt_lookup": lookup}, TAPS, prompt_rows)
 
 
 async def plain(policy=GREEDY) -> list[int]:
@@ -88,6 +88,26 @@ async def test_a_restarted_proposer_gets_all_rows_again_and_drafts_on(policy) ->
     assert final.certificate.failures == {}
     starts = [request.hidden.start for request in source.asked if request.hidden is not None]
     assert starts.count(0) >= 3
+
+
+@pytest.mark.parametrize("policy", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+async def test_a_source_that_reads_the_prompts_end_is_sent_that_only_also_after_a_restart_and_a_move(policy) -> None:
+    verifier, source = FakeVerifier(), proposer(head=2, other=1000)
+    verifier.before.extend([None] * 5 + [drop_session])
+    source.forgets.extend([False] * 6 + [True])
+    chunks, final = await collect(
+        orchestrator(verifier, proposers=[source]).generate(ask(policy=policy, sources=("head", "other")))
+    )
+    assert tokens_of(chunks) == await plain(policy)
+    assert final.certificate.failures == {}
+    assert final.certificate.sessions == 2
+    bases = {"head": len(PROMPT) - 3, "other": 0}
+    for name, base in bases.items():
+        carried = [request.hidden for request in source.asked if request.source == name and request.hidden is not None]
+        assert {rows.base for rows in carried} == {base}
+        assert min(rows.start for rows in carried) == base
+        # At the start, after the move, and for one of them after the restart.
+        assert [rows.start for rows in carried].count(base) >= 2
 
 
 async def test_a_proposer_that_dies_in_mid_call_is_fed_from_the_start_when_it_is_back() -> None:

@@ -139,17 +139,27 @@ class FakeProposer:
 class TappedProposer(FakeProposer):
     """Sources that read the target's rows: each call must leave them with the fake verifier's rows of the whole prefix.
 
+    prompt_rows: by source, of the prompt's rows it reads so many; 0 and none: all.
     `forgets`: for each Propose call to come, whether all that is known is gone before it, as after a restart.
     """
 
-    def __init__(self, sources: Mapping[str, Draft], taps: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        sources: Mapping[str, Draft],
+        taps: Mapping[str, tuple[str, ...]],
+        prompt_rows: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(sources)
+        self.prompt_rows = prompt_rows or {}
         self.taps = dict(taps)
         self.held: dict[tuple[str, str], HiddenRows] = {}
         self.forgets: deque[bool] = deque()
 
     async def describe(self) -> Sequence[SourceDescription]:
-        return [replace(source, taps=self.taps[source.name]) for source in await super().describe()]
+        return [
+            replace(source, taps=self.taps[source.name], prompt_rows=self.prompt_rows.get(source.name, 0))
+            for source in await super().describe()
+        ]
 
     async def propose(self, request: ProposeRequest) -> Proposal:
         if self.forgets and self.forgets.popleft():
@@ -159,18 +169,20 @@ class TappedProposer(FakeProposer):
         key = (session, request.source)
         if session in self.sessions and self.taps[request.source]:
             if request.hidden is not None:
-                count = self.held[key].stop if key in self.held else 0
+                base = request.hidden.base
+                count = self.held[key].stop if key in self.held else base
                 if request.hidden.start > count:
                     raise FailedPrecondition(HIDDEN_BASE, f"only {count} rows are here")
                 assert tuple(request.hidden.taps) == self.taps[request.source]
-                kept = [self.held[key].between(0, request.hidden.start)] if request.hidden.start else []
+                kept = [self.held[key].between(base, request.hidden.start)] if request.hidden.start > base else []
                 self.held[key] = joined([*kept, request.hidden])
             needed = len(request.prefix) - 1
             if request.node_budget and (key not in self.held or self.held[key].stop < needed):
                 raise FailedPrecondition(HIDDEN_BASE, f"{needed} rows are needed")
             if request.node_budget:
-                expected = fake_rows(request.prefix.tolist(), 0, needed, self.taps[request.source])
-                assert self.held[key] == expected
+                base = self.held[key].base
+                expected = fake_rows(request.prefix.tolist(), base, needed, self.taps[request.source])
+                assert self.held[key] == expected.based(base)
         return await super().propose(request)
 
 

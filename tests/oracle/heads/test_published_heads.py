@@ -29,6 +29,8 @@ TOKENS, PARENTS, DEPTHS = [5, 77, 100, 6, 40], [-1, -1, 0, 1, 3], [1, 1, 2, 2, 3
 class States:
     """Fixed random rows per tap."""
 
+    base = 0
+
     def rows(self, start: int, stop: int) -> Mapping[str, Tensor]:
         return {tap: self.whole(tap)[start:stop] for tap in ("final_norm", "layer:0", "layer:1", "layer:2")}
 

@@ -30,6 +30,17 @@ def test_cuts_are_by_position() -> None:
         rows(5, 12).only(("c",))
 
 
+def test_the_base_goes_with_every_part_and_is_part_of_what_is_equal() -> None:
+    based = rows(5, 12).based(4)
+    assert based != rows(5, 12)
+    assert based.based(4) is based
+    assert {part.base for part in [*based.parts(25), based.between(7, 9), based.only(("b",))]} == {4}
+    assert joined(list(based.parts(25))) == based
+    for base in (-1, 6):
+        with pytest.raises(InvalidArgument, match="outside"):
+            rows(5, 12).based(base)
+
+
 def test_what_does_not_follow_is_not_joined() -> None:
     for other in (rows(6, 8), rows(4, 8), rows(5, 8, "a")):
         with pytest.raises(InvalidArgument):

@@ -55,6 +55,36 @@ def test_a_gap_is_named_and_nothing_of_it_is_kept() -> None:
     assert read(store, "s", 0, 5) == rows(0, 5)
 
 
+def test_rows_begin_at_their_base_and_nothing_before_it_is_there() -> None:
+    store = HiddenStore(hidden_size=WIDTH)
+    with pytest.raises(FailedPrecondition) as refused:
+        store.take("s", rows(904, 910).based(900))
+    assert refused.value.field == HIDDEN_BASE
+    for start, stop in ((900, 907), (907, 908), (903, 1300)):
+        store.take("s", rows(start, stop).based(900))
+    assert store.held("s", TAPS).base == 900
+    assert store.held("s", TAPS).count == 1300
+    assert read(store, "s", 900, 1300) == rows(900, 1300)
+    with pytest.raises(FailedPrecondition) as refused:
+        read(store, "s", 899, 905)
+    assert refused.value.field == HIDDEN_BASE
+    # What a session takes is in proportion to what it holds.
+    assert store.bytes_held < 2 * 1300 * WIDTH * 4
+
+
+def test_rows_of_another_base_take_the_place_of_those_held_and_only_from_their_start() -> None:
+    store = HiddenStore(hidden_size=WIDTH)
+    store.take("s", rows(0, 9))
+    with pytest.raises(FailedPrecondition) as refused:
+        store.take("s", rows(6, 9).based(5))
+    assert refused.value.field == HIDDEN_BASE
+    assert read(store, "s", 0, 9) == rows(0, 9)
+    store.take("s", rows(5, 9).based(5))
+    assert read(store, "s", 5, 9) == rows(5, 9)
+    with pytest.raises(FailedPrecondition):
+        read(store, "s", 4, 9)
+
+
 def test_a_reader_keeps_its_rows_while_others_come() -> None:
     store = HiddenStore(hidden_size=WIDTH)
     store.take("s", rows(0, 250))

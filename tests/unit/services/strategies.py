@@ -117,6 +117,7 @@ sources = st.builds(
     target_digest=digests,
     max_nodes=st.integers(0, 512),
     taps=st.lists(st.sampled_from(["final_norm", "layer:0", "layer:14"]), max_size=3, unique=True).map(tuple),
+    prompt_rows=st.integers(0, 1 << 20),
     options=st.lists(
         st.builds(SourceOption, texts, whole, whole, whole, st.just("")),
         max_size=3,
@@ -194,7 +195,9 @@ def hidden_rows(draw: Any) -> HiddenRows:
     count, width = draw(st.integers(0, 4)), draw(st.integers(1, 5))
     taps = draw(st.lists(st.sampled_from(["final_norm", "layer:0", "layer:14"]), min_size=1, max_size=3, unique=True))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
-    return HiddenRows(draw(counts), {tap: rng.standard_normal((count, width)).astype(np.float32) for tap in taps})
+    start = draw(counts)
+    rows = {tap: rng.standard_normal((count, width)).astype(np.float32) for tap in taps}
+    return HiddenRows(start, rows, draw(st.integers(0, start)))
 
 
 receipts = st.builds(

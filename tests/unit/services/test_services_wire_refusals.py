@@ -323,6 +323,7 @@ def tap(name: str = "final_norm", rows: Any = None) -> Any:
         (hidden_pb2.HiddenRows(taps=[tap(str(n)) for n in range(65)]), "rows.taps"),
         (hidden_pb2.HiddenRows(taps=[tap(), tap("layer:0", tensor((1, 6)))]), "rows.taps"),
         (hidden_pb2.HiddenRows(start=2**62, taps=[tap()]), "rows.start"),
+        (hidden_pb2.HiddenRows(start=3, base=4, taps=[tap()]), "rows.base"),
         (hidden_pb2.HiddenRows(taps=[tap(rows=tensor(dtype=vec.DTYPE_FLOAT64))]), "rows.taps['final_norm'].dtype"),
         (hidden_pb2.HiddenRows(taps=[tap(rows=tensor(dtype=0))]), "rows.taps['final_norm'].dtype"),
         (hidden_pb2.HiddenRows(taps=[tap(rows=tensor((6,)))]), "rows.taps['final_norm'].shape"),

@@ -97,17 +97,19 @@ def head(family: str, seed: int = 0, *, own_tokens: bool = False) -> tuple[nn.Mo
 
 
 class Rows:
-    """Hidden rows that depend on the tokens up to their own, as a target's do. asked: the ranges asked for."""
+    """Hidden rows that depend on the tokens up to their own, as a target's do. asked: the ranges asked for. base: the first
+    row that there is."""
 
-    def __init__(self, tokens: np.ndarray) -> None:
+    def __init__(self, tokens: np.ndarray, base: int = 0) -> None:
         self.tokens = np.asarray(tokens, np.int64)
+        self.base = base
         self.asked: list[tuple[int, int]] = []
         self.gone = False
 
     def rows(self, start: int, stop: int) -> Mapping[str, Tensor]:
         if self.gone:
             raise Unavailable("hidden", "the verifier is draining")
-        assert 0 <= start < stop <= len(self.tokens) - 1
+        assert self.base <= start < stop <= len(self.tokens) - 1
         self.asked.append((start, stop))
         return {tap: value[start:stop] for tap, value in hidden_rows(self.tokens[:-1]).items()}
 
