@@ -154,7 +154,8 @@ class ProposerSettings(LookupSettings):
         description="rows of the prompt's end that the head is run over before it drafts; 0: all of the prompt's",
     )
     head_dtype: Literal["float32", "bfloat16", "int8"] = Field(
-        "int8", description="type of the head's weights while it drafts"
+        "int8",
+        description="type of the head's weights while it drafts; bfloat16 for int8 where sizes are no multiples of 32",
     )
     head_rows_mb: int = Field(
         256,

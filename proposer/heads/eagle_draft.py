@@ -26,6 +26,7 @@ from torch import Tensor
 from contracts.errors import Internal, InvalidArgument
 from models.cpu.draft_layer import NONE_FURTHER, DraftLayer, FurtherTokens
 from models.cpu.draft_packing import FurtherRows, stored_in
+from models.quantized import GROUP
 from models.weights import DecoderWeights
 from proposer.heads.eagle import EagleNetwork
 from proposer.heads.head import Grown, HiddenStates, Int64Array, common_length
@@ -44,8 +45,8 @@ _ROUND_ROWS = 16
 
 class EagleHead:
     """Implements DraftHead. dtype: of all weights while drafting (models.cpu.draft_packing.DRAFT_DTYPES): bf16 halves what
-    is read, int8 halves it again. target_head: the target's rows of its whole vocabulary [V, H], for tokens of a session's
-    own; None: these are not drafted.
+    is read, int8 halves it again; a layer whose sizes are no whole groups drafts in bf16 instead. target_head: the target's
+    rows of its whole vocabulary [V, H], for tokens of a session's own; None: these are not drafted.
     """
 
     max_depth = None
@@ -62,6 +63,9 @@ class EagleHead:
         target_head: Tensor | None = None,
     ) -> None:
         self.vocabulary = vocabulary
+        sizes = network.shape.config
+        if dtype == torch.int8 and (sizes.hidden_size % GROUP or sizes.intermediate_size % GROUP):
+            dtype = torch.bfloat16
         self._target_head = None if target_head is None else FurtherRows(target_head, dtype)
         self.network = network.eval().requires_grad_(False)
         quantised, dtype = dtype == torch.int8, stored_in(dtype)

@@ -81,7 +81,9 @@ class PrefixSession:
         for start in range(kept, total, _PREFILL_ROWS):
             part = rows[start - kept : start - kept + _PREFILL_ROWS]
             index = np.arange(len(part), dtype=np.int64)
-            block = RowBlock(self._slot, np.zeros(len(part), np.int64), start + index, index - 1, index[:0], part)
+            # A backend counts places from its slot's start; rotations are relative, so that attention sees no difference.
+            places = start - base + index
+            block = RowBlock(self._slot, np.zeros(len(part), np.int64), places, index - 1, index[:0], part)
             out = self._backend.forward([block], taps=(FINAL,)).hidden[FINAL][0][-1:]
             self._backend.commit(self._slot, index.tolist())
             self._tokens = tokens[: start + len(part)].copy()

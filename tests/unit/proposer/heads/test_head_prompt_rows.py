@@ -39,7 +39,7 @@ def drafted(session: HeadSession, prefix: Int64Array, states: Rows | FromBase) -
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rows_before_the_base_are_never_read_and_places_count_from_the_texts_start(family: str) -> None:
+def test_rows_before_the_base_are_never_read_and_drafts_are_those_of_the_text_cut_there(family: str) -> None:
     """Rotations are relative, so a text cut at the base gives the same logits up to rounding."""
     _, drafting = head(family)
     session = drafting.open(128)
