@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +39,7 @@ def load_backend(
     threads: int | None = None,
     implementation: Implementation | None = None,
     fixed_rows: int | None = None,
+    packed_dir: Path | None = None,
     poison: bool = False,
 ) -> Backend:
     """Load the checkpoint in `directory`.
@@ -50,6 +52,7 @@ def load_backend(
         passes on a GPU ("cuda-torch" is the eager reference there), and for families that have no decoder here
         "transformers", the slower fallback (see `models.fallback`).
     fixed_rows: of "cuda-graph", strict mode: rows that every pass is padded or cut to (see models.cuda.decoder).
+    packed_dir: where the LLVM pass keeps its weights as it reads them, for the next start; None: nowhere.
     poison: overwrite dead KV rows with NaN (for tests).
     Raises InvalidArgument for unsupported options, configurations and weights, DataLoss for unreadable files, and
     FailedPrecondition for a device that is not here, or one on which strict mode does not hold.
@@ -77,10 +80,9 @@ def load_backend(
             directory, dtype=stored_as, device=device, kv_budget_tokens=kv_budget_tokens, poison=poison
         )
     config = read_config(directory)
-    weights = read_weights(directory, config, _DTYPES[dtype])
     return _backend(
         config,
-        weights,
+        lambda: read_weights(directory, config, stored_as),
         chosen,
         digest(directory),
         dtype,
@@ -88,6 +90,7 @@ def load_backend(
         kv_budget_tokens,
         threads=threads,
         fixed_rows=fixed_rows,
+        packed_dir=packed_dir,
         poison=poison,
     )
 
@@ -110,13 +113,21 @@ def backend_of(
     require_device(device)
     chosen = _choose(dtype, device)
     return _backend(
-        config, weights, chosen, checkpoint_digest, dtype, device, kv_budget_tokens, threads=threads, poison=poison
+        config,
+        lambda: weights,
+        chosen,
+        checkpoint_digest,
+        dtype,
+        device,
+        kv_budget_tokens,
+        threads=threads,
+        poison=poison,
     )
 
 
 def _backend(
     config: DecoderConfig,
-    weights: DecoderWeights,
+    read: Callable[[], DecoderWeights],
     implementation: Implementation,
     checkpoint_digest: str,
     dtype: Dtype,
@@ -126,6 +137,7 @@ def _backend(
     threads: int | None,
     poison: bool,
     fixed_rows: int | None = None,
+    packed_dir: Path | None = None,
 ) -> Backend:
     info = BackendInfo(
         family=config.family,
@@ -141,9 +153,15 @@ def _backend(
     if implementation == "cpu-llvm":
         # Compiling takes seconds where nothing is cached: only who computes with it pays.
         from models.cpu.decoder import CpuDecoder
+        from models.cpu.formats import FORMATS
+        from models.cpu.packed_file import packed_weights
+        from models.cpu.weights import cpu_weights
 
-        return CpuDecoder(info, config, weights, kv_budget_tokens=kv_budget_tokens, threads=threads, poison=poison)
-    weights = weights.map(lambda tensor: tensor.to(device))
+        packed = packed_weights(
+            packed_dir, checkpoint_digest, dtype, lambda: cpu_weights(read(), config, FORMATS[dtype])
+        )
+        return CpuDecoder(info, config, packed, kv_budget_tokens=kv_budget_tokens, threads=threads, poison=poison)
+    weights = read().map(lambda tensor: tensor.to(device))
     if implementation == "cuda-graph":
         from models.cuda.invariance import cuda_decoder
 

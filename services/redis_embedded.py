@@ -35,13 +35,15 @@ def is_listening(port: int) -> bool:
 class EmbeddedRedis:
     """A running server. `stop` ends the process that was started here, and no other."""
 
-    def __init__(self, directory: Path, port: int = 0) -> None:
-        """directory: where its snapshot is kept. port 0: any free one. Raises FailedPrecondition if it does not start."""
+    def __init__(self, directory: Path, port: int = 0, *, wait: bool = True) -> None:
+        """directory: where its snapshot is kept. port 0: any free one. wait: until it answers, see `await_ready`."""
         directory.mkdir(parents=True, exist_ok=True)
         self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._directory = directory
         self._start()
+        if wait:
+            self.await_ready()
 
     def _start(self) -> None:
         command = [
@@ -58,12 +60,12 @@ class EmbeddedRedis:
                 process_group=0,
                 env={**os.environ, "LC_ALL": "C"},
             )
-        self._await_ready()
 
     def restart(self) -> None:
         """Starts it again on the same port, from its last snapshot, after it ended by itself."""
         if not self.alive():
             self._start()
+            self.await_ready()
 
     @property
     def pid(self) -> int:
@@ -84,7 +86,8 @@ class EmbeddedRedis:
                 self._process.kill()
                 self._process.wait()
 
-    def _await_ready(self) -> None:
+    def await_ready(self) -> None:
+        """Returns once it answers, its snapshot read. Raises FailedPrecondition if it does not start."""
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline and self._process.poll() is None:
             with socket.socket() as probe:

@@ -277,8 +277,10 @@ def load(kind: type[S], **given: object) -> S:
             near = get_close_matches(name.upper(), sorted(known), n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else "`draftproof settings` lists all"
             raise InvalidArgument(name, f"is no setting; {hint}")
+    read = {name.upper(): value for name, value in os.environ.items()}
+    own = {name: read[PREFIX + name.upper()] for name in kind.model_fields if PREFIX + name.upper() in read}
     try:
-        settings = kind(**given)  # type: ignore[arg-type]
+        settings = kind.model_validate({**own, **given})
     except ValidationError as error:
         first = error.errors()[0]
         name = PREFIX + str(first["loc"][0] if first["loc"] else "").upper()

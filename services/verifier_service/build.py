@@ -37,6 +37,7 @@ def build_worker(settings: VerifierSettings) -> Worker:
         threads=threads,
         implementation=settings.backend or None,
         fixed_rows=settings.fixed_rows or None,
+        packed_dir=settings.packed_dir,
     )
     if backend.info.backend == "cpu-llvm":
         # Its passes bring threads of their own; torch's would only spin beside them between small operations.
