@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from contracts.errors import FailedPrecondition, InvalidArgument
@@ -36,6 +36,8 @@ _TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 _DIGEST_CACHE = ".digests.json"
+# Named as when only digests were kept there.
+_FOUND = "sha256"
 
 Progress = Callable[[str], None]
 
@@ -96,6 +98,20 @@ def tokenizer_digest(directory: Path) -> str:
 
 def _digest(directory: Path, kind: str, files: Iterable[Path]) -> str:
     files = sorted(files)
+
+    def make() -> str:
+        total = hashlib.sha256()
+        for path in files:
+            with path.open("rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
+            total.update(f"{path.name}\0{content}\n".encode())
+        return total.hexdigest()
+
+    return remembered(directory, kind, files, make)
+
+
+def remembered(directory: Path, kind: str, files: Sequence[Path], make: Callable[[], str]) -> str:
+    """What `make` says of the files, kept in a side file until one of them changes in size or time of change."""
     stamp = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     side_file = directory / _DIGEST_CACHE
     try:
@@ -104,15 +120,11 @@ def _digest(directory: Path, kind: str, files: Iterable[Path]) -> str:
         known = {}
     entry = known.get(kind, {})
     if entry.get("files") == stamp:
-        return str(entry["sha256"])
-    total = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as stream:
-            content = hashlib.file_digest(stream, "sha256").hexdigest()
-        total.update(f"{path.name}\0{content}\n".encode())
-    known[kind] = {"files": stamp, "sha256": total.hexdigest()}
+        return str(entry[_FOUND])
+    made = make()
+    known[kind] = {"files": stamp, _FOUND: made}
     _write_side_file(side_file, known)
-    return total.hexdigest()
+    return made
 
 
 def _write_side_file(side_file: Path, known: object) -> None:

@@ -14,9 +14,12 @@ from models.checkpoint import digest
 from models.config import FAMILIES, DecoderConfig, model_type, read_config
 from models.cuda.device import known_device, require_device
 from models.decoder import TorchDecoder
+from models.exact_codes import exact_codes
 from models.weights import DecoderWeights, read_weights
 
 Dtype = Literal["float32", "bfloat16", "int8", "int4"]
+# auto: see `chosen_dtype`.
+DtypeChoice = Dtype | Literal["auto"]
 Implementation = Literal["cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch", "transformers"]
 
 # What weights are read as; those that are quantised afterwards, as they are stored.
@@ -33,7 +36,7 @@ _ANY_ROWS = 1 << 30
 def load_backend(
     directory: Path,
     *,
-    dtype: Dtype = "float32",
+    dtype: DtypeChoice = "float32",
     device: str = "cpu",
     kv_budget_tokens: int = 16384,
     threads: int | None = None,
@@ -45,7 +48,8 @@ def load_backend(
     """Load the checkpoint in `directory`.
 
     dtype: of the weights; all but "float32" round them. The LLVM pass computes in fp32 from each; the torch pass computes in
-        the weights' dtype throughout, as Transformers does, and has no "int8" and "int4" (models/quantized.py).
+        the weights' dtype throughout, as Transformers does, and has no "int8" and "int4" (models/quantized.py). "auto": as
+        `chosen_dtype` chooses.
     device: a torch device. kv_budget_tokens: KV rows all slots together may reserve.
     threads: threads of the LLVM pass; None for one per core this process may run on.
     implementation: None chooses the LLVM pass on a CPU, except for bf16 on one with AMX, which only torch uses, captured
@@ -57,11 +61,13 @@ def load_backend(
     Raises InvalidArgument for unsupported options, configurations and weights, DataLoss for unreadable files, and
     FailedPrecondition for a device that is not here, or one on which strict mode does not hold.
     """
-    if dtype not in _DTYPES:
-        raise InvalidArgument("dtype", f"{dtype!r} is not supported; known: {', '.join(_DTYPES)}")
+    if dtype not in (*_DTYPES, "auto"):
+        raise InvalidArgument("dtype", f"{dtype!r} is not supported; known: {', '.join(_DTYPES)}, auto")
     kind = known_device(device).type
     if implementation is None:
         require_device(device)
+    if dtype == "auto":
+        dtype = chosen_dtype(directory, device, implementation)
     chosen = implementation or (_choose(dtype, device) if model_type(directory) in FAMILIES else "transformers")
     known = _IMPLEMENTATIONS[kind]
     if chosen not in known:
@@ -93,6 +99,15 @@ def load_backend(
         packed_dir=packed_dir,
         poison=poison,
     )
+
+
+def chosen_dtype(directory: Path, device: str = "cpu", implementation: Implementation | None = None) -> Dtype:
+    """What "auto" stands for: int4 or int8 where the LLVM pass would run and the checkpoint's values are such codes, so that
+    nothing is lost, and bfloat16 elsewhere. Raises what reading the checkpoint raises.
+    """
+    if implementation is None and model_type(directory) in FAMILIES:
+        implementation = _choose("bfloat16", device)
+    return (exact_codes(directory) if implementation == "cpu-llvm" else None) or "bfloat16"
 
 
 def backend_of(

@@ -38,10 +38,10 @@ class VerifierSettings(ModelSettings):
     """The verifier service: front process and engine process."""
 
     verifier_port: int = Field(7602, ge=0, le=65535, description="port of the verifier service; 0: any free one")
-    dtype: Literal["float32", "bfloat16", "int8", "int4"] = Field(
+    dtype: Literal["float32", "bfloat16", "int8", "int4", "auto"] = Field(
         "bfloat16",
         description="type of the target's weights; int8 and int4 are GGUF's Q8_0 and Q4_1, on a CPU only, and lose nothing "
-        "of a checkpoint that was converted from such a file",
+        "of a checkpoint that was converted from such a file; auto: they where that is so, else bfloat16",
     )
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="where the target runs: cpu, cuda, cuda:1")
     backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch", "transformers"] = Field(

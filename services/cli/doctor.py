@@ -188,6 +188,12 @@ def _model(settings: AllSettings) -> Iterator[Finding]:
         )
         return
     yield Finding("ok", f"model {settings.model}: converted, with its tokenizer")
+    if settings.dtype == "auto":
+        # Imports torch, and reads the weights where nobody asked before.
+        from models.load import chosen_dtype
+
+        dtype = chosen_dtype(directory, settings.device, settings.backend or None)
+        yield Finding("ok", f"weights: {dtype}, chosen by {PREFIX}DTYPE=auto")
     if settings.backend == "transformers":
         yield Finding(
             "note",
