@@ -1,6 +1,6 @@
 """The verifier engine: one pass beside the memory's limit, streams and concurrency beside peers, memory and start-up.
 
-    python -m benchmarks.engine [--quick] [--phase pass|streams|concurrency|memory] [--records FILE] [--json FILE]
+    python -m benchmarks.engine [--quick] [--phase pass|streams|int4|concurrency|memory] [--records FILE] [--json FILE]
 
 Peers are installed on first use, each into an environment of its own under <cache>/peers; one that cannot be is reported
 with the reason. With --records a run that was cut (or ended by --at-most) goes on where it ended, when it is started again.
@@ -23,7 +23,7 @@ from benchmarks.figures import write
 from benchmarks.stacks import checkpoint_directory
 from models.checkpoint import digest
 
-PHASES = ("pass", "streams", "concurrency", "memory")
+PHASES = ("pass", "streams", "int4", "concurrency", "memory")
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,9 @@ async def run(plan: Plan, phases: tuple[str, ...], records: Records, cache: Path
             elif phase == "streams":
                 missing = await engine_streams.measure(records, plan.streams, cache, progress)
                 figures |= engine_streams.figures(records)
+            elif phase == "int4":
+                missing = await engine_streams.measure(records, plan.streams, cache, progress, engine_streams.INT4)
+                figures |= engine_streams.figures(records, engine_streams.INT4)
             elif phase == "concurrency":
                 missing = await engine_concurrency.measure(records, plan.concurrency, cache, progress)
                 figures |= engine_concurrency.figures(records)

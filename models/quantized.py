@@ -6,6 +6,7 @@ Q4_1 file, is found again exactly; any other is rounded to the nearest code.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ GROUP = 32
 # The greatest code of int8; the least is as far below 0.
 INT8_MOST = 127
 _INT4_MOST = 15
+_FIRST_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,18 @@ def quantize_int4(matrix: Tensor) -> QuantizedMatrix:
     scales, offsets = _half((most - least) / _INT4_MOST), _half(least)
     codes = ((groups - offsets.float()[..., None]) / _divisor(scales)).round().clamp(0, _INT4_MOST)
     return QuantizedMatrix(codes.to(torch.uint8).flatten(1), scales, offsets)
+
+
+def holds_exactly(matrix: Tensor, quantize: Callable[[Tensor], QuantizedMatrix]) -> bool:
+    """Whether every value of the matrix is found again by that quantisation. Matrices that are no such codes are told by
+    their first rows.
+    """
+    try:
+        return all(
+            torch.equal(quantize(rows).values(), rows.float()) for rows in (matrix[:_FIRST_ROWS], matrix[_FIRST_ROWS:])
+        )
+    except InvalidArgument:
+        return False
 
 
 def _groups(matrix: Tensor) -> Tensor:

@@ -22,16 +22,17 @@ def shares(
 ) -> tuple[SourcePlan, ...]:
     """Shares `budget` candidates over the sources in the order given; sources left without a share are not asked.
 
-    A sequence takes one full chain of `depth`. A tree or set takes what is left if it is last, and half of it, rounded
-    up, if others follow. No source takes more than it declares. The shares add up to at most `budget`; what a source
-    leaves unused in a round stays unused. reaches: by source, how deep it is asked at most where that is less.
+    A sequence takes one full chain of `depth`. A tree or set takes an equal part of what is left with those that follow,
+    rounded up: which of them is worth more is for the choice among what they offer (docs/decisions/0010), and drafters that
+    merge as SpecInfer's do count alike. No source takes more than it declares. The shares add up to at most `budget`; what
+    a source leaves unused in a round stays unused. reaches: by source, how deep it is asked at most where that is less.
     """
     plan: list[SourcePlan] = []
     left = budget
     for index, source in enumerate(sources):
-        last = index == len(sources) - 1
+        even = -(-left // (len(sources) - index))
         reach = min(depth, reaches.get(source.name, depth))
-        want = reach if source.topology is Topology.SEQUENCE else left if last else (left + 1) // 2
+        want = reach if source.topology is Topology.SEQUENCE else even
         share = min(want, left, source.max_nodes)
         if share > 0 and reach > 0:
             plan.append(SourcePlan(source.name, share, reach))

@@ -41,8 +41,8 @@ def is_listening(port: int) -> bool:
 class EmbeddedRedis:
     """A running server. `stop` ends the process that was started here, and no other."""
 
-    def __init__(self, directory: Path, port: int = 0) -> None:
-        """directory: where its snapshot is kept. port 0: any free one.
+    def __init__(self, directory: Path, port: int = 0, *, wait: bool = True) -> None:
+        """directory: where its snapshot is kept. port 0: any free one. wait: until it answers, see `await_ready`.
 
         Raises FailedPrecondition if it does not start, or if another embedded Redis has the directory.
         """
@@ -53,6 +53,8 @@ class EmbeddedRedis:
         self._directory = directory
         try:
             self._start()
+            if wait:
+                self.await_ready()
         except BaseException:
             self._unlock()
             raise
@@ -75,12 +77,12 @@ class EmbeddedRedis:
             )
         os.truncate(self._lock, 0)
         os.pwrite(self._lock, str(self._process.pid).encode(), 0)
-        self._await_ready()
 
     def restart(self) -> None:
         """Starts it again on the same port, from its last snapshot, after it ended by itself."""
         if not self.alive():
             self._start()
+            self.await_ready()
 
     @property
     def pid(self) -> int:
@@ -107,7 +109,8 @@ class EmbeddedRedis:
             os.close(self._lock)
             self._lock = -1
 
-    def _await_ready(self) -> None:
+    def await_ready(self) -> None:
+        """Returns once it answers, its snapshot read. Raises FailedPrecondition if it does not start."""
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline and self._process.poll() is None:
             with socket.socket() as probe:

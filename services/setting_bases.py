@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
-
-from services.setting_rules import PREFIX
+from pydantic import BaseModel, ConfigDict, Field
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 
-class ProcessSettings(BaseSettings):
+class ProcessSettings(BaseModel):
     """What every process has."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    # Built when first used: each process uses one of the classes.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     host: str = Field("127.0.0.1", description="address that services listen on")
     drain_ms: int = Field(0, ge=0, description="how long a stopping service stays up after it said NOT_SERVING")
@@ -45,7 +43,17 @@ class ModelSettings(ProcessSettings):
         DEFAULT_MODEL,
         description=f"the target: {DEFAULT_MODEL}, a Hugging Face id (owner/name) or a local directory of safetensors",
     )
+    packed_weights: bool = Field(
+        True,
+        description="whether a CPU's weights are kept under `cache_dir` as passes read them too, as large as they are in "
+        "memory: later starts take them from there",
+    )
 
     @property
     def models_dir(self) -> Path:
         return self.cache_dir / "models"
+
+    @property
+    def packed_dir(self) -> Path | None:
+        """Where packed weights are kept, None where they are not."""
+        return self.cache_dir / "packed" if self.packed_weights else None

@@ -38,10 +38,10 @@ class VerifierSettings(ModelSettings):
     """The verifier service: front process and engine process."""
 
     verifier_port: int = Field(7602, ge=0, le=65535, description="port of the verifier service; 0: any free one")
-    dtype: Literal["float32", "bfloat16", "int8", "int4"] = Field(
+    dtype: Literal["float32", "bfloat16", "int8", "int4", "auto"] = Field(
         "bfloat16",
         description="type of the target's weights; int8 and int4 are GGUF's Q8_0 and Q4_1, on a CPU only, and lose nothing "
-        "of a checkpoint that was converted from such a file",
+        "of a checkpoint that was converted from such a file; auto: they where that is so, else bfloat16",
     )
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="where the target runs: cpu, cuda, cuda:1")
     backend: Literal["", "cpu-llvm", "cpu-torch", "cuda-graph", "cuda-torch", "transformers"] = Field(
@@ -287,8 +287,10 @@ def load(kind: type[S], **given: object) -> S:
             near = get_close_matches(name.upper(), sorted(known), n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else "`draftproof settings` lists all"
             raise InvalidArgument(name, f"is no setting; {hint}")
+    read = {name.upper(): value for name, value in os.environ.items()}
+    own = {name: read[PREFIX + name.upper()] for name in kind.model_fields if PREFIX + name.upper() in read}
     try:
-        settings = kind(**given)  # type: ignore[arg-type]
+        settings = kind.model_validate({**own, **given})
     except ValidationError as error:
         first = error.errors()[0]
         name = PREFIX + str(first["loc"][0] if first["loc"] else "").upper()

@@ -63,9 +63,11 @@ async def running_stack(
     ports = {service: port or free_port() for service, port in wanted.items()}
     redis = None
     if not settings.redis_url:
-        redis = await asyncio.to_thread(EmbeddedRedis, settings.cache_dir / redis_dir, settings.redis_port)
+        redis = EmbeddedRedis(settings.cache_dir / redis_dir, settings.redis_port, wait=False)
         on_event("redis", f"started as process {redis.pid}")
     keeper: asyncio.Task[None] | None = None
+    # Reads its snapshot while services that do not need it start.
+    awaited = {"retriever": asyncio.create_task(asyncio.to_thread(redis.await_ready))} if redis is not None else {}
     own_links = None if settings.link_dir else tempfile.TemporaryDirectory(prefix="draftproof-")
     try:
         redis_url = redis.url if redis else settings.redis_url
@@ -74,7 +76,7 @@ async def running_stack(
         specs = [
             ChildSpec(
                 name=service,
-                command=[sys.executable, "-m", "services.cli", "serve", service, "--follow-stdin"],
+                command=[sys.executable, "-m", "services.start", service],
                 endpoint=f"{settings.host}:{port}",
                 environment=environment,
                 log=logs / f"{service}.log" if logs else None,
@@ -83,7 +85,7 @@ async def running_stack(
         ]
         endpoints = {spec.name: spec.endpoint for spec in specs}
         async with Supervisor(specs, on_event) as supervisor:
-            await supervisor.start()
+            await supervisor.start(awaited)
             if redis is not None:
                 keeper = asyncio.create_task(_keep(redis, on_event))
             yield Stack(endpoints, redis_url, redis, supervisor)
@@ -92,6 +94,7 @@ async def running_stack(
             keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeper
+        await asyncio.gather(*awaited.values(), return_exceptions=True)
         if redis is not None:
             await asyncio.to_thread(redis.stop)
             on_event("redis", "stopped")

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -22,7 +22,9 @@ from services.channel_options import CLIENT_OPTIONS
 
 _RESTART_DELAYS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _HEALTHY_RESETS_S = 30.0
-_POLL_S = 0.05
+# A stream that ended, as of a server that stopped.
+_AGAIN_S = 0.1
+_CONNECTING = (("grpc.max_reconnect_backoff_ms", 100),)
 
 _log = logging.getLogger(__name__)
 
@@ -132,9 +134,21 @@ class Supervisor:
     async def __aenter__(self) -> Supervisor:
         return self
 
-    async def start(self) -> None:
-        """Starts all side by side; later ones do not need earlier ones to be healthy. Raises what a start raises."""
-        starting = [asyncio.create_task(child.start()) for child in self.children]
+    async def start(self, awaited: Mapping[str, Awaitable[None]] | None = None) -> None:
+        """Starts all, in order, as many at a time as there are processors: importing is all that a start does, so more at
+        once would only hold up the first, which is to be the slowest. Later ones do not need earlier ones to be healthy.
+
+        awaited: by name, what a child's start waits for. Raises what a start and what is awaited raise.
+        """
+        free = asyncio.Semaphore(len(os.sched_getaffinity(0)))
+
+        async def start(child: Child) -> None:
+            if awaited and child.spec.name in awaited:
+                await awaited[child.spec.name]
+            async with free:
+                await child.start()
+
+        starting = [asyncio.create_task(start(child)) for child in self.children]
         try:
             await asyncio.gather(*starting)
         finally:
@@ -151,15 +165,16 @@ class Supervisor:
 
 async def await_health(endpoint: str, timeout_s: float) -> None:
     """Returns once the server says SERVING. Raises FailedPrecondition after `timeout_s`."""
-    async with grpc.aio.insecure_channel(endpoint, options=CLIENT_OPTIONS) as channel:
+    async with grpc.aio.insecure_channel(endpoint, options=(*CLIENT_OPTIONS, *_CONNECTING)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
+                    # Told rather than asked: asking takes time from those that start.
                     with contextlib.suppress(grpc.aio.AioRpcError):
-                        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=1.0)
-                        if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                            return
-                    await asyncio.sleep(_POLL_S)
+                        async for answer in stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True):
+                            if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                                return
+                    await asyncio.sleep(_AGAIN_S)
         except TimeoutError as error:
             raise FailedPrecondition("health", f"{endpoint} was not healthy within {timeout_s:.0f} s") from error

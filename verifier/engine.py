@@ -101,6 +101,11 @@ class Engine:
         return self._prefill.owes
 
     @property
+    def plain_step_us(self) -> float:
+        """Median of the one-row passes, microseconds; 0 before the first."""
+        return self._steps.plain_step_us
+
+    @property
     def kv_tokens_free(self) -> int:
         return self._store.tokens_free
 
@@ -112,7 +117,7 @@ class Engine:
             max_rows=self._max_rows,
             kv_tokens_total=self._store.tokens_total,
             kv_tokens_free=self._store.tokens_free,
-            plain_step_us=self._steps.plain_step_us,
+            plain_step_us=self.plain_step_us,
             kv_tokens_cached=self._store.tokens_cached,
             kv_token_bytes=self._store.token_bytes,
         )

@@ -11,15 +11,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from contracts.errors import DraftproofError, ResourceExhausted, Unavailable
 from contracts.hidden import HiddenRows
-from contracts.receipt import Receipt
+from contracts.receipt import FinishReason, Receipt
 from verifier.engine import Engine
 from verifier.faults import typed
+from verifier.gathering import Gathering
 from verifier.jobs import Close, Entry, ExportHidden, GetReceipt, Job, Open, Verify, deliver
 from verifier.openings import Openings
 from verifier.verify_pass import Clock
@@ -56,6 +57,7 @@ class Worker:
         self._queues = (self._urgent, self._rounds, self._openings, self._lookups)
         self._turn_ms = 0.0
         self._more_to_come = False
+        self._gathering = Gathering()
         self._next_lease_check_ns = 0
 
     def submit(self, job: Job[T], callback: Callable[[T | DraftproofError], None], *, wake: bool = True) -> Entry:
@@ -76,16 +78,21 @@ class Worker:
                 message = f"{waiting} jobs wait, at most {self._max_queue}"
                 raise ResourceExhausted("queue", message, retry_after_ms=self._retry_after_ms(job))
             self._queue_of(job).append(entry)
+            if isinstance(job, Verify):
+                self._gathering.came(entry.session_id, entry.submitted_ns)
+            elif isinstance(job, Close):
+                self._gathering.ended(job.session_id)
             if wake:
                 self._changed.notify()
         return entry
 
     def lend(self) -> None:
-        """Takes one turn on the calling thread if nobody is in one, and leaves the rest to the thread of `run`.
+        """Takes one turn on the calling thread if nobody is in one and no round is waited for, and leaves the rest to the
+        thread of `run`.
 
         Waking a thread costs more than a round's bookkeeping, so whoever brings a job to an idle worker runs it.
         """
-        if self._turn.acquire(blocking=False):
+        if not self._gathers() and self._turn.acquire(blocking=False):
             try:
                 if not self._stopping:
                     self.step()
@@ -124,6 +131,9 @@ class Worker:
                         lambda: self._stopping or not self._only_prompts(), timeout=_PATIENCE_S
                     )
                     self._more_to_come = self._more_to_come and came
+                if self._gathers():
+                    left = self._gathering.left(self._clock())
+                    self._changed.wait_for(lambda: self._stopping or not self._gathers(), timeout=left / 1e9)
                 if self._stopping:
                     break
             with self._turn:
@@ -199,6 +209,8 @@ class Worker:
                 prompt = joined.session_id
                 turn = _outcome(partial(self._engine.turn, requests, queued_us=waits, prompt=prompt))
                 outcomes, opened = (turn, None) if isinstance(turn, DraftproofError) else turn
+            if not isinstance(outcomes, DraftproofError):
+                self._await_next(entries, outcomes)
             for index, entry in enumerate(entries):
                 deliver(entry, outcomes if isinstance(outcomes, DraftproofError) else outcomes[index])
             self._more_to_come = True
@@ -222,6 +234,19 @@ class Worker:
                     break
                 entries.append(self._rounds.popleft())
         return entries
+
+    def _await_next(self, entries: Sequence[Entry], outcomes: Sequence[Receipt | DraftproofError]) -> None:
+        going_on = [
+            entry.session_id
+            for entry, outcome in zip(entries, outcomes, strict=True)
+            if isinstance(outcome, Receipt) and outcome.finish is FinishReason.NONE
+        ]
+        with self._changed:
+            self._gathering.answered(going_on, self._engine.plain_step_us, self._clock())
+
+    def _gathers(self) -> bool:
+        """Whether rounds wait for others that follow those just answered, and nothing else is to do first."""
+        return bool(self._rounds) and not self._urgent and self._gathering.left(self._clock()) > 0
 
     def _only_prompts(self) -> bool:
         """Whether there is nothing to do but prompts, while the rounds that follow those just answered are on their way."""

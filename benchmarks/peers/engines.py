@@ -11,7 +11,8 @@ from pathlib import Path
 from benchmarks.peers.client import Peer, running_peer
 from benchmarks.peers.environments import LLAMA_CPP, OPENVINO, PeerMissing, installed
 from benchmarks.peers.gguf_file import Store, gguf_file
-from contracts.errors import InvalidArgument
+from contracts.errors import FailedPrecondition, InvalidArgument
+from models.checkpoint import DEFAULT_SOURCE, fetch_gguf
 
 HERE = Path(__file__).parent
 
@@ -43,6 +44,17 @@ def _llama_cpp(checkpoint: Path, folder: Path) -> list[str]:
     return [python, str(HERE / "llama_cpp_peer.py"), _weights(checkpoint, folder, "bf16")]
 
 
+def _llama_cpp_q4_1(checkpoint: Path, folder: Path) -> list[str]:
+    if checkpoint.name != DEFAULT_SOURCE:
+        raise PeerMissing(f"{checkpoint.name} was not converted from a Q4_1 file")
+    python = str(installed(LLAMA_CPP, folder))
+    try:
+        weights = fetch_gguf(folder / "weights" / "q4_1")
+    except FailedPrecondition as error:
+        raise PeerMissing(str(error)) from error
+    return [python, str(HERE / "llama_cpp_peer.py"), str(weights)]
+
+
 def _openvino(*modes: str) -> Callable[[Path, Path], list[str]]:
     def command(checkpoint: Path, folder: Path) -> list[str]:
         python = str(installed(OPENVINO, folder))
@@ -60,6 +72,8 @@ STREAMS = (
     Engine("llama_cpp", {"plain": 0, "lookup": 5}, _llama_cpp),
     Engine("openvino", {"plain": 0, "lookup": 5}, _openvino("plain", "lookup")),
 )
+# Over the very file whose values the demo checkpoint has.
+CODES = (Engine("llama_cpp_q4_1", {"plain": 0, "lookup": 5}, _llama_cpp_q4_1),)
 BATCHING = (Engine("openvino_batching", {}, _openvino("batch")),)
 
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from models.config import DecoderConfig
 from models.cpu.formats import BF16, FP32, PANEL
 from models.cpu.matmul import widened_floats
-from models.cpu.packing import pack, panels
+from models.cpu.packing import panels
 from models.cpu.records import Model, Work
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER
 from models.cpu.storage import PagedStorage
 from models.cpu.sync import COUNTER_STRIDE
 from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS, tile_entry
+from models.cpu.weights import PassWeights, pass_weights
 from models.passes import Span
 from models.weights import DecoderWeights
 
@@ -33,11 +33,9 @@ _LINE_FLOATS = 16
 class ModelBuffers:
     """The constant record and the arrays behind it. kind: the format of the layers' panels. threads: of a pass."""
 
-    def __init__(self, config: DecoderConfig, weights: DecoderWeights, kind: int, threads: int) -> None:
-        packed = pack(weights, config, kind)
-        hidden_stride = _stride(config.hidden_size)
-        layers = weights.layers
-        norms = [norm for layer in layers for norm in (layer.attention_norm, layer.mlp_norm)]
+    def __init__(self, config: DecoderConfig, weights: DecoderWeights | PassWeights, kind: int, threads: int) -> None:
+        own = weights if isinstance(weights, PassWeights) else pass_weights(weights, config, kind)
+        packed = own.packed
         keep = _Keep()
         qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         depths = (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size)
@@ -51,16 +49,14 @@ class ModelBuffers:
             head_kind=packed.head_kind,
             widened=keep.floats(threads * widened)[0],
             widened_stride=widened,
-            norms=keep(_stack([*norms, weights.final_norm], hidden_stride)),
-            qkv_bias=keep(_stack([layer.qkv_bias for layer in layers], qkv)),
-            out_bias=keep(_stack([layer.out_bias for layer in layers], hidden_stride)),
-            head_norms=keep(
-                _stack([norm for layer in layers for norm in (layer.q_norm, layer.k_norm)], config.head_dim)
-            ),
+            norms=keep(own.norms),
+            qkv_bias=keep(own.qkv_bias),
+            out_bias=keep(own.out_bias),
+            head_norms=keep(own.head_norms),
             windows=keep(np.array([window or 0 for window in config.windows], np.int64)),
             layers=config.num_layers,
             hidden=config.hidden_size,
-            hidden_stride=hidden_stride,
+            hidden_stride=_stride(config.hidden_size),
             inner=config.intermediate_size,
             inner_stride=_stride(config.intermediate_size),
             qkv=qkv,
@@ -208,16 +204,6 @@ def _stride(width: int) -> int:
 
 def _floats(*shape: int) -> Floats:
     return np.empty(shape, np.float32)
-
-
-def _stack(tensors: Sequence[Tensor | None], stride: int) -> Floats | None:
-    """Vectors as rows of one zero-padded array; None where the model has none."""
-    present = [tensor.float().numpy() for tensor in tensors if tensor is not None]
-    if not present:
-        return None
-    rows = np.zeros((len(present), stride), np.float32)
-    rows[:, : len(present[0])] = present
-    return rows
 
 
 def _groups(

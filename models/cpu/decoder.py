@@ -15,14 +15,13 @@ from models.config import DecoderConfig
 from models.cpu.buffers import ModelBuffers, WorkBuffers
 from models.cpu.embedding import embedding_table
 from models.cpu.formats import FORMATS
-from models.cpu.packing import vocabulary_kind
 from models.cpu.records import Model
 from models.cpu.run import run
 from models.cpu.storage import PagedStorage
+from models.cpu.weights import CpuWeights
 from models.kv import SlotPool
 from models.passes import FINAL_NORM_TAP, plan, tap_layers
 from models.pooled import PooledSlots
-from models.weights import DecoderWeights
 
 
 class CpuDecoder(PooledSlots):
@@ -38,7 +37,7 @@ class CpuDecoder(PooledSlots):
         self,
         info: BackendInfo,
         config: DecoderConfig,
-        weights: DecoderWeights,
+        weights: CpuWeights,
         *,
         kv_budget_tokens: int,
         threads: int | None = None,
@@ -50,9 +49,8 @@ class CpuDecoder(PooledSlots):
         self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         self._threads = threads or len(os.sched_getaffinity(0))
         self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="draftproof-pass")
-        kind = FORMATS[info.dtype]
-        self._embedding = embedding_table(weights.embedding, vocabulary_kind(kind))
-        self._model = ModelBuffers(config, weights, kind, self._threads)
+        self._embedding = embedding_table(weights.embedding)
+        self._model = ModelBuffers(config, weights.passes, FORMATS[info.dtype], self._threads)
         cos, sin = config.rope.table(config.context_length)
         self._cos, self._sin = cos.numpy(), sin.numpy()
         self._compile()

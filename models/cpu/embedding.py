@@ -5,7 +5,7 @@ From a few rows on torch would wake its own threads for it, and those then spin 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from models.cpu.formats import INT8
 from models.quantized import GROUP, quantize_int8
 
 Floats = npt.NDArray[np.float32]
+# [vocabulary, hidden]: float32 values, or uint16 bits of bf16, or int8 codes and the fp16 scales of their groups.
+EmbeddingArrays = tuple[npt.NDArray[Any], ...]
 
 
 class EmbeddingTable(Protocol):
@@ -25,16 +27,27 @@ class EmbeddingTable(Protocol):
         ...
 
 
-def embedding_table(embedding: Tensor, kind: int) -> EmbeddingTable:
-    """The table of embeddings [vocabulary, hidden] in format `kind`: INT8, or the tensor's own dtype."""
+def embedding_arrays(embedding: Tensor, kind: int) -> EmbeddingArrays:
+    """Embeddings [vocabulary, hidden] in format `kind`: INT8, or the tensor's own dtype."""
     if kind == INT8:
-        return _Int8(embedding)
-    return _Bf16(embedding) if embedding.dtype == torch.bfloat16 else _Fp32(embedding)
+        matrix = quantize_int8(embedding)
+        return matrix.codes.numpy(), matrix.scales.numpy()
+    embedding = embedding.contiguous()
+    if embedding.dtype == torch.bfloat16:
+        return (embedding.view(torch.int16).numpy().view(np.uint16),)
+    return (embedding.numpy(),)
+
+
+def embedding_table(arrays: EmbeddingArrays) -> EmbeddingTable:
+    """The table of what `embedding_arrays` returned."""
+    if len(arrays) == 2:
+        return _Int8(*arrays)
+    return _Bf16(*arrays) if arrays[0].dtype == np.uint16 else _Fp32(*arrays)
 
 
 class _Fp32:
-    def __init__(self, embedding: Tensor) -> None:
-        self._rows = embedding.contiguous().numpy()
+    def __init__(self, rows: Floats) -> None:
+        self._rows = rows
 
     def rows(self, tokens: Int64Array) -> Floats:
         found: Floats = self._rows[tokens]
@@ -42,8 +55,8 @@ class _Fp32:
 
 
 class _Bf16:
-    def __init__(self, embedding: Tensor) -> None:
-        self._bits = embedding.contiguous().view(torch.int16).numpy().view(np.uint16)
+    def __init__(self, bits: npt.NDArray[np.uint16]) -> None:
+        self._bits = bits
 
     def rows(self, tokens: Int64Array) -> Floats:
         """bf16 is the upper half of float32."""
@@ -51,9 +64,8 @@ class _Bf16:
 
 
 class _Int8:
-    def __init__(self, embedding: Tensor) -> None:
-        matrix = quantize_int8(embedding)
-        self._codes, self._scales = matrix.codes.numpy(), matrix.scales.numpy()
+    def __init__(self, codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float16]) -> None:
+        self._codes, self._scales = codes, scales
 
     def rows(self, tokens: Int64Array) -> Floats:
         codes = self._codes[tokens].astype(np.float32).reshape(len(tokens), -1, GROUP)

@@ -36,6 +36,13 @@ class Packed:
     head_kind: int
 
 
+def new_arena(size: int) -> npt.NDArray[np.uint8]:
+    """uint8 [size], uninitialised, from a cache line's start."""
+    raw = np.empty(size + _LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % _LINE_BYTES
+    return raw[start : start + size]
+
+
 def panels(outputs: int) -> int:
     """Panels that hold `outputs` outputs; the last one is padded with zero weights."""
     return -(-outputs // PANEL)
@@ -62,8 +69,7 @@ def pack(weights: DecoderWeights, config: DecoderConfig, kind: int) -> Packed:
     ]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     head = int(starts[-1]) * config.num_layers
-    raw = np.empty(head + panels(config.vocab_size) * hidden * STEP_BYTES[head_kind] + _LINE_BYTES, np.uint8)
-    arena = raw[-raw.ctypes.data % _LINE_BYTES :]
+    arena = new_arena(head + panels(config.vocab_size) * hidden * STEP_BYTES[head_kind])
     offsets = np.add.outer(np.arange(config.num_layers) * starts[-1], starts[:-1]).astype(np.int64)
 
     def put(offset: int, kind: int, *matrices: Tensor) -> None:

@@ -190,6 +190,12 @@ def _model(settings: AllSettings) -> Iterator[Finding]:
         yield Finding("bad", f"model {settings.model}: {error}", mend)
         return
     yield Finding("ok", f"model {settings.model}: converted, with its tokenizer")
+    if settings.dtype == "auto":
+        # Imports torch, and reads the weights where nobody asked before.
+        from models.load import chosen_dtype
+
+        dtype = chosen_dtype(directory, settings.device, settings.backend or None)
+        yield Finding("ok", f"weights: {dtype}, chosen by {PREFIX}DTYPE=auto")
     if settings.backend == "transformers":
         message = f"model {settings.model}: set to run through Transformers' own modules, which is slower"
         yield Finding("note", message, "unset DRAFTPROOF_BACKEND for the fastest that runs here")

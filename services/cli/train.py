@@ -49,7 +49,7 @@ def data(
       draftproof train data .cache/data --maths gsm8k_train.jsonl --prose /usr/share/doc --evaluation spec_bench.jsonl
     """
     from contracts.errors import InvalidArgument
-    from models.load import load_backend
+    from models.load import chosen_dtype, load_backend
     from proposer.training.blocks import Decoding, in_process
     from proposer.training.data import DataPlan, build
     from proposer.training.dataset import Dataset
@@ -78,7 +78,8 @@ def data(
             from services.jobs.ray_cluster import ray_cluster
 
             connected = stack.enter_context(ray_cluster(ray))
-            order = DataOrder(checkpoint.resolve(), settings.dtype, decoding)
+            dtype = chosen_dtype(checkpoint) if settings.dtype == "auto" else settings.dtype
+            order = DataOrder(checkpoint.resolve(), dtype, decoding)
             target = target_on_ray(connected, order)
             produce = on_ray(connected, order, target)
         else:

@@ -53,6 +53,7 @@ def _draft(settings: ProposerSettings, model: str, tree: str, name: str) -> Sour
         dtype=settings.draft_dtype,
         kv_budget_tokens=settings.draft_kv_tokens,
         threads=settings.draft_threads or len(os.sched_getaffinity(0)),
+        packed_dir=settings.packed_dir,
     )
     kind = StagedDraft if settings.draft_staged else DraftModel
     return kind(

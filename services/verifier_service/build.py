@@ -37,7 +37,10 @@ def build_worker(settings: VerifierSettings) -> Worker:
         threads=threads,
         implementation=settings.backend or None,
         fixed_rows=settings.fixed_rows or None,
+        packed_dir=settings.packed_dir,
     )
+    chosen = " (auto)" if settings.dtype == "auto" else ""
+    _log.info("target: %s, %s%s weights by %s", settings.model, backend.info.dtype, chosen, backend.info.backend)
     if backend.info.backend == "cpu-llvm":
         # Its passes bring threads of their own; torch's would only spin beside them between small operations.
         torch.set_num_threads(1)

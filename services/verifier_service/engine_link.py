@@ -14,7 +14,7 @@ from contracts.errors import Unavailable
 from services.link.frames import Kind
 from services.link.questions import Questions
 
-MODULE = "services.verifier_service.engine_process"
+MODULE = "services.verifier_service.start_engine"
 _RESTART_DELAYS_S = (0.2, 1.0, 5.0, 15.0)
 
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The engine process: `python -m services.verifier_service.engine_process FD`, started by the front.
+"""The engine process: `python -m services.verifier_service.start_engine FD`, started by the front.
 
 FD is its end of the socket pair; the end of the stream is the order to stop. Where a link directory is set, orchestrators
 of this machine may also ask without the front between. A thread a peer reads, decodes and, where the worker is idle, runs
@@ -246,8 +246,7 @@ def _listen(settings: VerifierSettings) -> socket.socket | None:
 
 
 def main(link_fd: int) -> None:
-    """Builds the engine as the environment says, and serves."""
-    garbage.postpone()
+    """Builds the engine as the environment says, and serves; the garbage collector may rest until then."""
     # A terminal sends its interrupt to the whole group; the front decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = load(VerifierSettings)
@@ -262,7 +261,3 @@ def main(link_fd: int) -> None:
         garbage.resume()
         EngineProcess(worker, link, _listen(settings)).serve()
     stop_telemetry()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -18,7 +18,7 @@ def retriever_spec(redis_url: str, directory: Path) -> ChildSpec:
     port = free_port()
     return ChildSpec(
         "retriever",
-        [sys.executable, "-m", "services.cli", "serve", "retriever", "--follow-stdin"],
+        [sys.executable, "-m", "services.start", "retriever"],
         f"127.0.0.1:{port}",
         {
             "DRAFTPROOF_RETRIEVER_PORT": str(port),

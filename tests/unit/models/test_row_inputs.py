@@ -11,7 +11,7 @@ import torch
 from contracts.errors import InvalidArgument
 from models.backend import RowBlock
 from models.config import read_config
-from models.cpu.embedding import embedding_table
+from models.cpu.embedding import embedding_arrays, embedding_table
 from models.cpu.formats import BF16, FP32, INT8
 from models.load import Implementation, backend_of, load_backend
 from models.quantized import quantize_int8
@@ -66,7 +66,7 @@ def test_weights_at_hand_make_the_backend_that_their_checkpoint_makes(tmp_path: 
 @pytest.mark.parametrize(("dtype", "kind"), [(torch.bfloat16, BF16), (torch.float32, FP32), (torch.float32, INT8)])
 def test_embeddings_looked_up_without_torch_are_torchs_bit_for_bit(dtype: torch.dtype, kind: int) -> None:
     embedding = torch.randn(50, 64, generator=torch.Generator().manual_seed(3)).to(dtype)
-    rows = embedding_table(embedding, kind).rows(np.array([4, 0, 49, 4]))
+    rows = embedding_table(embedding_arrays(embedding, kind)).rows(np.array([4, 0, 49, 4]))
     whole = quantize_int8(embedding).values() if kind == INT8 else embedding
     assert rows.dtype == np.float32
     assert np.array_equal(rows, whole[torch.tensor([4, 0, 49, 4])].float().numpy())
