@@ -78,8 +78,13 @@ class EmbeddedRedis:
         self._await_ready()
 
     def restart(self) -> None:
-        """Starts it again on the same port, from its last snapshot, after it ended by itself."""
+        """Starts it again on the same port, from its last snapshot, after it ended by itself or was stopped.
+
+        Raises as starting it first does.
+        """
         if not self.alive():
+            if self._lock < 0:
+                self._lock = _locked(self._directory)
             self._start()
 
     @property
