@@ -79,8 +79,13 @@ class EmbeddedRedis:
         os.pwrite(self._lock, str(self._process.pid).encode(), 0)
 
     def restart(self) -> None:
-        """Starts it again on the same port, from its last snapshot, after it ended by itself."""
+        """Starts it again on the same port, from its last snapshot, after it ended by itself or was stopped.
+
+        Raises as starting it first does.
+        """
         if not self.alive():
+            if self._lock < 0:
+                self._lock = _locked(self._directory)
             self._start()
             self.await_ready()
 
