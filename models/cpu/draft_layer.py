@@ -36,6 +36,7 @@ from models.cpu.matmul import widened_floats
 from models.cpu.packing import panels
 from models.cpu.storage import PagedStorage
 from models.kv import Slot, SlotPool
+from models.pooled import PooledSlots
 from models.weights import DecoderWeights
 
 _LINE_BYTES = 64
@@ -64,7 +65,7 @@ class FurtherTokens:
 NONE_FURTHER = FurtherTokens(0, np.zeros(0, np.uint8), np.zeros((0, 0), np.float32))
 
 
-class DraftLayer:
+class DraftLayer(PooledSlots):
     """One layer with its KV slots. Not thread-safe. Row results do not depend on the rows beside them.
 
     config: of one layer. weights: its layer, final norm, and head [V, H], all of one dtype (bf16 or fp32). real, drafted:
@@ -113,26 +114,10 @@ class DraftLayer:
         self._growth = GrowthBuffers(2, 1, 1)
         self._compile()
 
-    def allocate(self, capacity: int) -> KVSlot:
-        """A slot of `capacity` rows. Raises ResourceExhausted when they are not left."""
-        return self._pool.allocate(capacity)
-
     def commit_all(self, slot: KVSlot) -> None:
         """Keeps all staged rows, which must be one path."""
         own = self._pool.own(slot)
         self._pool.commit(own, range(own.staged))
-
-    def rollback(self, slot: KVSlot) -> None:
-        """Drops all staged rows."""
-        self._pool.commit(self._pool.own(slot), ())
-
-    def truncate(self, slot: KVSlot, length: int) -> None:
-        """Shrinks what is kept to `length` rows and drops all staged rows."""
-        self._pool.truncate(self._pool.own(slot), length)
-
-    def release(self, slot: KVSlot) -> None:
-        """Gives the slot's rows back; the slot is dead afterwards."""
-        self._pool.release(slot)
 
     def run(
         self,
