@@ -8,7 +8,6 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -17,19 +16,12 @@ from rich.markup import escape
 
 from contracts.errors import DraftproofError
 from services import telemetry
+from services.cli import doctor_machine as machine
+from services.cli.findings import Finding, installed
 from services.settings import PREFIX, AllSettings, load, names_in
 
 _SERVICES = ("verifier", "proposer", "retriever", "orchestrator")
 _MARK = {"ok": "[green]ok[/green]  ", "note": "[yellow]note[/yellow]", "bad": "[red]bad[/red] "}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line. level: ok, note (works, but know it) or bad (mend it). mend: what to do."""
-
-    level: str
-    what: str
-    mend: str = ""
 
 
 def doctor() -> None:
@@ -62,11 +54,14 @@ def examine() -> Iterator[Finding]:
         return
     yield Finding("ok", "settings: every DRAFTPROOF_* variable is known and fits the others")
     checks: tuple[Callable[[AllSettings], Iterator[Finding]], ...] = (
-        _device,
-        _cache,
+        machine.device,
+        machine.cache,
+        machine.threads,
+        machine.links,
         _model,
+        _head,
         _drafting,
-        _kv,
+        machine.kv,
         _redis,
         _ports,
     )
@@ -115,7 +110,7 @@ def _torch() -> Iterator[Finding]:
         yield Finding("bad", "torch is not installed", "pip install torch (a CPU build on a machine without a GPU)")
         return
     gpu = Path("/dev/nvidia0").exists()
-    cuda = _installed("nvidia-cuda-runtime") or _installed("nvidia-cuda-runtime-cu12")
+    cuda = installed("nvidia-cuda-runtime") or installed("nvidia-cuda-runtime-cu12")
     if cuda and not gpu:
         yield Finding("note", f"torch {build} is a CUDA build, and this machine has no GPU: gigabytes for nothing")
     elif gpu and not cuda:
@@ -124,45 +119,6 @@ def _torch() -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", f"torch {build}")
-
-
-def _device(settings: AllSettings) -> Iterator[Finding]:
-    """Of a GPU alone: asking torch takes a second, which a CPU is not worth."""
-    if settings.device == "cpu":
-        return
-    import torch
-
-    from models.cuda.device import require_device
-
-    try:
-        device = require_device(settings.device)
-    except DraftproofError as error:
-        yield Finding("bad", f"target's {error}", "set DRAFTPROOF_DEVICE=cpu, or mend driver and torch build")
-        return
-    if device.type == "cpu":
-        return
-    facts = torch.cuda.get_device_properties(device)
-    yield Finding("ok", f"device {settings.device}: {facts.name}, {facts.total_memory / (1 << 30):.0f} GiB")
-    if not _installed("triton"):
-        yield Finding("note", "triton is not installed: attention runs in plain torch, slowly", "pip install triton")
-
-
-def _installed(name: str) -> bool:
-    try:
-        version(name)
-    except PackageNotFoundError:
-        return False
-    return True
-
-
-def _cache(settings: AllSettings) -> Iterator[Finding]:
-    directory = settings.cache_dir.resolve()
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    if os.access(existing, os.W_OK):
-        yield Finding("ok", f"cache: {settings.cache_dir}")
-    else:
-        mend = "set DRAFTPROOF_CACHE_DIR to a directory of yours"
-        yield Finding("bad", f"cache: {directory} cannot be written", mend)
 
 
 def _model(settings: AllSettings) -> Iterator[Finding]:
@@ -204,6 +160,19 @@ def _model(settings: AllSettings) -> Iterator[Finding]:
         yield Finding("note", f"{message}decoders for {', '.join(FAMILIES)}")
 
 
+def _head(settings: AllSettings) -> Iterator[Finding]:
+    """Whether a package is where the setting says; what is in it is checked when it is loaded."""
+    from proposer.heads.shipped import shipped_head
+
+    if not settings.head:
+        return
+    if shipped_head(settings.head) is None and not (Path(settings.head) / "manifest.json").is_file():
+        message = f"head: {settings.head!r} is no directory of a head package, and no head is shipped for it"
+        yield Finding("bad", message, f"correct {PREFIX}HEAD, or unset it")
+    else:
+        yield Finding("ok", f"head: {settings.head}")
+
+
 def _drafting(settings: AllSettings) -> Iterator[Finding]:
     from services.drafting import drafting_of
     from services.retriever_service.live_policies import parse_policies
@@ -222,18 +191,6 @@ def _drafting(settings: AllSettings) -> Iterator[Finding]:
         yield Finding("bad", f"settings: {error}", "correct it; `draftproof settings` shows them all")
     else:
         yield Finding("ok", f"drafting: {settings.default_sources or 'no sources'} where a request names none")
-
-
-def _kv(settings: AllSettings) -> Iterator[Finding]:
-    whole, kept = settings.kv_tokens, settings.prefix_cache_tokens
-    if not settings.prefix_sharing:
-        mend = "unset DRAFTPROOF_PREFIX_SHARING to let sessions of one tenant share the starts of their prompts"
-        yield Finding("note", f"KV: {whole} tokens, every prompt prefilled whole", mend)
-    elif kept > whole:
-        mend = f"set DRAFTPROOF_PREFIX_CACHE_TOKENS to at most {whole}, or DRAFTPROOF_KV_TOKENS higher"
-        yield Finding("note", f"KV: {whole} tokens, so ended sessions leave at most as many, not {kept}", mend)
-    else:
-        yield Finding("ok", f"KV: {whole} tokens; prompt starts are shared, ended sessions leave up to {kept}")
 
 
 def _redis(settings: AllSettings) -> Iterator[Finding]:

@@ -99,7 +99,7 @@ def make_request(
             stop_ids=tuple(stop_id or ()),
             logprobs=logprobs,
         ),
-        sources=names_in(sources) if sources is not None else None,
+        sources=_sources(sources),
         speculation=speculation,
         indexes={"retrieval": index} if index else {},
         options=_options(options or ()),
@@ -112,6 +112,16 @@ def make_request(
         budget=budget,
         strict=strict,
     )
+
+
+def _sources(listed: str | None) -> tuple[str, ...] | None:
+    if listed is None:
+        return None
+    if not all(name.strip() for name in listed.split(",")):
+        raise typer.BadParameter(
+            f"--sources {listed!r} has an empty name; leave it out for the defaults, --no-speculation for none"
+        )
+    return names_in(listed)
 
 
 def _options(given: Sequence[str]) -> dict[str, dict[str, int]]:

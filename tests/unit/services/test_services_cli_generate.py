@@ -106,6 +106,9 @@ def test_every_flag_reaches_the_request(source: Recording) -> None:
         (("--option", "prompt_lookup"), "is not SOURCE.NAME=NUMBER"),
         (("--option", "a.b=x"), "is not SOURCE.NAME=NUMBER"),
         (("--option", "a.b=1", "--option", "a.b=2"), "is given twice"),
+        (("--sources", ","), "--sources ',' has an empty name"),
+        (("--sources", "prompt_lookup,,head"), "has an empty name"),
+        (("--sources", ""), "--no-speculation for none"),
         (("--temperature", "warm"), "--temperature"),
     ],
 )

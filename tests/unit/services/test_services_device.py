@@ -9,7 +9,7 @@ import torch
 
 from contracts.errors import FailedPrecondition, InvalidArgument
 from models.cuda.device import require_device
-from services.cli import doctor
+from services.cli import doctor_machine
 from services.settings import AllSettings, VerifierSettings, load
 from services.verifier_service.build import build_worker
 from verifier.hardware import hardware_profile
@@ -27,7 +27,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found(device: str) -> list[tuple[str, str]]:
-    return [(finding.level, finding.what) for finding in doctor._device(AllSettings(device=device))]
+    return [(finding.level, finding.what) for finding in doctor_machine.device(AllSettings(device=device))]
 
 
 def test_a_build_without_cuda_a_missing_device_and_a_wrong_index_are_told_apart(
@@ -79,7 +79,7 @@ def test_doctor_says_that_a_gpu_is_missing() -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_doctor_names_the_gpu_and_a_missing_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_installed", lambda name: True)
+    monkeypatch.setattr(doctor_machine, "installed", lambda package: True)
     assert found("cuda:1") == [("ok", "device cuda:1: A GPU, 24 GiB")]
-    monkeypatch.setattr(doctor, "_installed", lambda name: name != "triton")
+    monkeypatch.setattr(doctor_machine, "installed", lambda package: package != "triton")
     assert [level for level, _ in found("cuda:1")] == ["ok", "note"]
