@@ -1,7 +1,9 @@
 """Phase `pass`: what one target pass takes, beside what reading its weights must take.
 
 The bandwidth is measured in the same repeat as the passes (both cores sum an array far larger than the caches), so that
-drift of a shared machine hits both. The bound of a pass is the weights' bytes over that bandwidth, whatever the rows.
+drift of a shared machine hits both. The bound of a pass is the weights' bytes over that bandwidth, whatever the rows. Beside
+`rows16_over_rows1` stands what the cores' arithmetic alone would take of 16 rows, at the rate measured in the same repeat
+(`rows16_over_rows1_floor`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 from rich.progress import Progress
 from safetensors import safe_open
 
+from benchmarks.engine_ceiling import Ceiling
 from benchmarks.engine_load import Others
 from benchmarks.engine_records import Records
 from models.backend import Backend, KVSlot, RowBlock
@@ -99,8 +102,9 @@ def binary_tree(slot: KVSlot, rows: int, generator: np.random.Generator) -> RowB
 
 
 def measure(records: Records, plan: PassPlan, checkpoint: Path, progress: Progress) -> None:
-    """Adds one unit per dtype and repeat: {"bandwidth": bytes/s, "ms": {"context/rows": ms}, "others": share}."""
-    bandwidth = Bandwidth()
+    """Adds one unit per dtype and repeat: {"bandwidth": bytes/s, "ms": {"context/rows": ms}, "others": share,
+    "products": multiply-adds/s}."""
+    bandwidth, ceiling = Bandwidth(), Ceiling(CORES)
     for dtype in DTYPES:
         keys = [f"pass/{dtype}/{repeat:03}" for repeat in range(plan.repeats)]
         task = progress.add_task(f"pass, {dtype}", total=len(keys))
@@ -117,11 +121,11 @@ def measure(records: Records, plan: PassPlan, checkpoint: Path, progress: Progre
         for key in keys:
             if records.wants(key):
                 others = Others()
-                read, took = bandwidth.bytes_per_s(), {}
+                read, products, took = bandwidth.bytes_per_s(), ceiling.products_per_s(), {}
                 for cell in generator.permutation(len(cells)).tolist():
                     context, rows = cells[cell]
                     took[f"{context}/{rows}"] = pass_ms(backend, binary_tree(slots[context], rows, generator))
-                records.add(key, {"bandwidth": read, "ms": took, "others": others.share()})
+                records.add(key, {"bandwidth": read, "products": products, "ms": took, "others": others.share()})
             progress.advance(task)
 
 
@@ -156,6 +160,11 @@ def figures(records: Records, checkpoint: Path) -> dict[str, float | int | str |
                 out[f"pass_ms_{short}_{context}_{rows}"] = middle
                 out[f"pass_spread_{short}_{context}_{rows}"] = (high - low) / middle
             out[f"rows16_over_rows1_{short}_{context}"] = _median_ratio(units, f"{context}/16", f"{context}/1")
+        # A weight is one product a row, whatever it is stored as.
+        out[f"gflop_per_s_{short}"] = statistics.median(2 * unit["products"] for unit in units) / 1e9
+        out[f"rows16_over_rows1_floor_{short}"] = statistics.median(
+            1e3 * 16 * size / itemsize / unit["products"] / unit["ms"]["256/1"] for unit in units
+        )
         over = [unit["ms"]["256/16"] / (1e3 * size / unit["bandwidth"]) for unit in units]
         out[f"pass_over_bound_16_{short}"] = statistics.median(over)
         out[f"pass_over_bound_1_{short}"] = statistics.median(
@@ -163,6 +172,7 @@ def figures(records: Records, checkpoint: Path) -> dict[str, float | int | str |
         )
     if "pass_over_bound_16_bf16" in out:
         out["pass_over_bound_16"] = out["pass_over_bound_16_bf16"]
+        out["rows16_over_rows1_floor"] = out["rows16_over_rows1_floor_bf16"]
         out["rows16_over_rows1"] = max(float(out[f"rows16_over_rows1_bf16_{context}"]) for context in CONTEXTS)
     return out
 
