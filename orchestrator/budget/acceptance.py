@@ -17,6 +17,9 @@ _PRIOR_BY_MATCH = (0.2, 0.3, 0.5, 0.75, 0.85, 0.95)
 _PRIOR_BY_SHARE = (0.02, 0.05, 0.13, 0.25, 0.5)
 _PRIOR_BY_OWN_SHARE = (0.03, 0.07, 0.13, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
 
+# A guess, and the (tried, accepted) that correct it with the weight of what stands before each, the most general ones first.
+_Levels = tuple[float, tuple[tuple[list[float], float], ...]]
+
 
 class Trials:
     """Counts of tried and accepted candidates by evidence, of one session on top of those of all sessions before."""
@@ -24,6 +27,7 @@ class Trials:
     def __init__(self, shared: Trials | None = None) -> None:
         self._shared = shared
         self._counts: dict[Evidence, list[float]] = {}
+        self._levels: dict[Evidence, _Levels] = {}
 
     def add(self, what: Evidence, *, accepted: bool) -> None:
         """One trial, here and in what is shared."""
@@ -39,12 +43,10 @@ class Trials:
         Beta means: of the session, with that of all sessions as the prior, which has that of the evidence whatever other
         sources offered, which has a guess.
         """
-        tried, accepted = self._counts.get(what, (0.0, 0.0))
-        if self._shared is not None:
-            prior, weight = self._shared.rate(what), _SHARED_WEIGHT
-        else:
-            prior, weight = _guess(what) if what.company == WHATEVER else self.rate(what.general), _PRIOR_WEIGHT
-        return (accepted + prior * weight) / (tried + weight)
+        rate, levels = self._levels_of(what)
+        for (tried, accepted), weight in levels:
+            rate = (accepted + rate * weight) / (tried + weight)
+        return rate
 
     def of_source(self, source: str) -> tuple[float, float]:
         """(tried, accepted) of all of a source's candidates here."""
@@ -53,12 +55,26 @@ class Trials:
 
     def snapshot(self) -> Mapping[Evidence, tuple[float, float]]:
         """(tried, accepted) by evidence, for tests and reports."""
-        return {what: (tried, accepted) for what, (tried, accepted) in self._counts.items()}
+        return {what: (tried, accepted) for what, (tried, accepted) in self._counts.items() if tried}
+
+    def _levels_of(self, what: Evidence) -> _Levels:
+        """The counts that `rate` goes by. They are found once: they go on counting where they are."""
+        found = self._levels.get(what)
+        if found is None:
+            if self._shared is not None:
+                guess, above = self._shared._levels_of(what)
+                weight = _SHARED_WEIGHT
+            else:
+                guess, above = (_guess(what), ()) if what.company == WHATEVER else self._levels_of(what.general)
+                weight = _PRIOR_WEIGHT
+            found = self._levels[what] = guess, (*above, (self._counts_of(what), weight))
+        return found
+
+    def _counts_of(self, what: Evidence) -> list[float]:
+        return self._counts.setdefault(what, [0.0, 0.0])
 
     def _count(self, what: Evidence, accepted: bool) -> None:
-        counts = self._counts.get(what)
-        if counts is None:
-            counts = self._counts[what] = [0.0, 0.0]
+        counts = self._counts_of(what)
         counts[0] += 1.0
         counts[1] += accepted
         if counts[0] >= _FORGET_AT:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from contracts.graph import CandidateGraph
@@ -61,49 +62,64 @@ def own_evidence(source: str, probability: float, depth: int, company: int = ALO
 
 
 def known_of(graph: CandidateGraph, proposals: Sequence[Proposal]) -> list[list[Evidence]]:
-    """Per row of the merged graph what each source that offered it knows of it."""
+    """Per row of the graph that the proposals were merged into what each source that offered it knows of it."""
+    offered = [proposal for proposal in proposals if proposal.nodes]
+    if len(offered) == 1 and len(offered[0].nodes) == len(graph):
+        # Nothing was merged: rows are nodes.
+        source = offered[0].source
+        return [[_made(source, match, share, depth, ALONE)] for match, share, depth in _classes(offered[0])]
     out: list[list[Evidence]] = [[] for _ in range(len(graph))]
-    children = graph.children
+    children, sources = graph.children, graph.sources
     by_place: dict[int, set[str]] = {}
-    for place, names in zip(graph.parent_list, graph.sources, strict=True):
+    for place, names in zip(graph.parent_list, sources, strict=True):
         by_place.setdefault(place, set()).update(names)
-    for proposal in proposals:
-        rows: dict[int, int] = {ANCHOR: ANCHOR}
-        for index, node in enumerate(proposal.nodes):
-            parent = rows.get(node.parent)
-            row = None if parent is None else children.get(parent, {}).get(node.token)
+    for proposal in offered:
+        source, rows = proposal.source, {ANCHOR: ANCHOR}
+        for index, ((token, above, *_), (match, share, depth)) in enumerate(
+            zip(proposal.nodes, _classes(proposal), strict=True)
+        ):
+            parent = rows.get(above)
+            row = None if parent is None else children.get(parent, _NOTHING).get(token)
             if row is None or parent is None:
                 continue
             rows[index] = row
-            company = SHARED if len(graph.sources[row]) > 1 else AMONG_OTHERS if len(by_place[parent]) > 1 else ALONE
-            out[row].append(_known(proposal, index, company))
+            company = SHARED if len(sources[row]) > 1 else AMONG_OTHERS if len(by_place[parent]) > 1 else ALONE
+            out[row].append(_made(source, match, share, depth, company))
     return out
 
 
 def known_of_first(proposal: Proposal) -> list[Evidence]:
     """What the source knows of each of its candidates for the next token, whatever others offer."""
-    return [_known(proposal, index, WHATEVER) for index, node in enumerate(proposal.nodes) if node.parent == ANCHOR]
+    return [
+        _made(proposal.source, match, share, depth, WHATEVER)
+        for node, (match, share, depth) in zip(proposal.nodes, _classes(proposal), strict=True)
+        if node.parent == ANCHOR
+    ]
 
 
-def _known(proposal: Proposal, index: int, company: int) -> Evidence:
-    node, share = proposal.nodes[index], _share(proposal, index)
-    if proposal.semantics is ProbabilitySemantics.SCORE_ONLY and node.score is not None:
-        return own_evidence(proposal.source, share, node.depth, company)
-    return evidence(proposal.source, proposal.cost.match_length, share, node.depth, company)
-
-
-def _share(proposal: Proposal, index: int) -> float:
-    """How much of what was seen, or of the drafter's probability, went this way at the parent; 1 where nobody says.
+def _classes(proposal: Proposal) -> list[tuple[int, int, int]]:
+    """Of each node the classes of match, share and depth. Its share: how much of what was seen, or of the drafter's
+    probability, went this way at the parent; all of it where nobody says.
 
     One more is taken to have been seen than was, and to have gone another way: once of once says less than ten of ten.
     """
-    node = proposal.nodes[index]
-    if node.score is None:
-        return 1.0
-    before = proposal.nodes[node.parent].score if node.parent >= 0 else None
-    if proposal.semantics is ProbabilitySemantics.FREQUENCY:
-        seen = proposal.cost.match_count if before is None else before
-        return min(1.0, node.score / (seen + 1.0))
-    if proposal.semantics is ProbabilitySemantics.SCORE_ONLY:
-        return math.exp(min(0.0, node.score - (before or 0.0)))
-    return 1.0
+    nodes, cost = proposal.nodes, proposal.cost
+    counted = proposal.semantics is ProbabilitySemantics.FREQUENCY
+    scored = counted or proposal.semantics is ProbabilitySemantics.SCORE_ONLY
+    matched = match_class(cost.match_length)
+    out: list[tuple[int, int, int]] = []
+    for _, parent, depth, _, _, _, score in nodes:
+        match, share = matched, len(_SHARES)
+        if scored and score is not None:
+            before = nodes[parent].score if parent >= 0 else None
+            if counted:
+                share = bisect_right(_SHARES, score / ((cost.match_count if before is None else before) + 1.0))
+            else:
+                match, share = OWN_LAW, bisect_right(_OWN_SHARES, math.exp(min(0.0, score - (before or 0.0))))
+        out.append((match, share, depth if depth < _DEEPEST else _DEEPEST))
+    return out
+
+
+# Of the few classes that there are each is made once.
+_made = cache(Evidence)
+_NOTHING: Mapping[int, int] = {}

@@ -34,12 +34,16 @@ class Experience:
         self._worths: dict[tuple[str, int], tuple[float, int]] = {}
         self._waits: dict[str, Running] = {}
         self._begun: dict[tuple[str, int], int] = {}
+        self._passes_us: list[float] = []
+        self._lately = 0
 
     def add_round(self, receipt: Receipt, *, pass_us: float, idle_us: float) -> None:
         """A round: its receipt, how long the pass took that it rode in, and how long the target had waited for it."""
         self.times.add(receipt.pass_rows, pass_us)
         self.idle_us.add(idle_us)
         self.sessions.add(max(1.0, float(receipt.pass_sessions)))
+        # Beforehand, for as many candidates as lately: the next choice is made while nothing else goes on.
+        self._passes_us = self._passes_of(self._lately)
 
     def costs_us(self, candidates: int, waits_us: float = 0.0) -> list[float]:
         """What a round takes of the target with 0, 1, ... `candidates`: the pass, and how long the target waits for it,
@@ -48,9 +52,16 @@ class Experience:
         The others in the pass are taken to verify as many: they choose by the same rule. Taken as they are, a row among
         their many would always look cheap, and all would go on verifying too much.
         """
-        rows = self.sessions.value
+        if len(self._passes_us) <= candidates:
+            self._passes_us = self._passes_of(candidates)
+        if candidates:
+            self._lately = candidates
         idle_us = self.idle_us.value + waits_us
-        return [idle_us + self.times.us(rows * (1 + count)) for count in range(candidates + 1)]
+        return [idle_us + pass_us for pass_us in self._passes_us[: candidates + 1]]
+
+    def _passes_of(self, candidates: int) -> list[float]:
+        rows = self.sessions.value
+        return [self.times.us(rows * (1 + count)) for count in range(candidates + 1)]
 
     def worth_us(self, source: str, strength: int = 0) -> float | None:
         """What a round gained by the source where others had offered something so strong, over recent sessions; None as long
