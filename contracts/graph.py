@@ -215,6 +215,18 @@ def keep_rows(graph: CandidateGraph, rows: Sequence[int]) -> CandidateGraph:
     if graph.laws:
         raise InvalidArgument("graph.laws", "rows of a graph with laws are dropped by draw order only")
     tokens, parents, sources = graph.token_list, graph.parent_list, graph.sources
+    kept = len(rows)
+    if kept and rows[-1] == kept - 1:
+        # The first rows keep their numbers, and parents stand before their children.
+        return CandidateGraph(
+            tokens[:kept],
+            parents[:kept],
+            sources[:kept],
+            tuple([draw for draw in graph.draws if draw[1] < kept]),
+            (),
+            graph.semantics,
+            graph.relations,
+        )
     number = {ANCHOR: ANCHOR}
     for row in rows:
         if parents[row] not in number:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from contracts.draft_law import DraftLaw, check_law
 from contracts.errors import FailedPrecondition, InvalidArgument
+from contracts.records import record
 from contracts.topology import (
     MetadataNode,
     ProbabilitySemantics,
     SamplingRelation,
     Topology,
-    check_parents,
     materialise,
 )
 
@@ -55,7 +55,7 @@ class StateHandle:
     prefix_len: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SourceCost:
     """What the offer cost its source, in microseconds; retrieval facts where the source is an index."""
 
@@ -66,7 +66,7 @@ class SourceCost:
     miss: bool = False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Proposal:
     """The offer of `source` under the round manifest `round_hash`.
 
@@ -119,7 +119,6 @@ def check_proposal(
     nodes = proposal.nodes
     if len(nodes) > max_nodes:
         raise InvalidArgument("proposal.nodes", f"{len(nodes)} nodes, at most {max_nodes}")
-    check_parents([node.parent for node in nodes], "proposal.nodes")
     with_law = proposal.semantics is ProbabilitySemantics.NORMALIZED_CONDITIONAL
     if not with_law and proposal.laws:
         raise InvalidArgument("proposal.laws", f"given under {proposal.semantics} semantics")
@@ -133,6 +132,8 @@ def check_proposal(
     for index, (token, parent, depth, source, _, q, score) in enumerate(nodes):
         if not 0 <= token < vocab_size:
             raise InvalidArgument(f"proposal.nodes[{index}].token", f"{token} is outside [0, {vocab_size})")
+        if not -1 <= parent < index:
+            raise InvalidArgument(f"proposal.nodes[{index}].parent", f"{parent} is outside [-1, {index})")
         if depth != (1 if parent < 0 else nodes[parent].depth + 1):
             raise InvalidArgument(f"proposal.nodes[{index}].depth", f"{depth} is not one more than its parent's")
         if source != owner:
@@ -145,7 +146,8 @@ def check_proposal(
             raise _refused_score(index, score, proposal.semantics)
     if proposal.relation is SamplingRelation.WITHOUT_REPLACEMENT:
         _check_distinct(proposal)
-    _check_shape(proposal)
+    if proposal.topology is not Topology.TREE:
+        _check_shape(proposal)
 
 
 def _check_drawn(proposal: Proposal, index: int, token: int, parent: int, q: float | None) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from contracts.records import record
+
 MAX_BATCH = 256
 
 
@@ -14,7 +16,7 @@ def _empty() -> npt.NDArray[np.int64]:
     return np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RetrievalQuery:
     """The published prefix's tail, int64 [<= max_suffix], against one release of one index.
 
@@ -32,7 +34,7 @@ class RetrievalQuery:
     live_generation: int = 0
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Retrieval:
     """One answer: the match, and the trie of what follows it. Rows are nodes, parents before children, best first.
 

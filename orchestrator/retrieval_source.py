@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice, repeat
+
 from contracts.capability import SourceDescription
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.options import SourceOption
@@ -56,19 +58,18 @@ def to_proposal(source: str, answer: Retrieval, *, round_hash: str, spec_factor:
     spec_factor: the most candidates per matched token (SuffixDecoding, arXiv 2411.04975, section 4); 0: no such limit. The
     trie comes best first with parents before children, so what is left after the cut is whole.
     """
-    columns = (answer.tokens, answer.parents, answer.depths, answer.counts)
-    if len({len(column) for column in columns}) != 1:
-        raise InvalidArgument("retrieval.nodes", f"columns of {[len(column) for column in columns]} entries")
-    kept = spec_factor * answer.match_length if spec_factor else len(answer.tokens)
-    rows = list(zip(*[column.tolist() for column in columns], strict=True))
+    tokens, parents = answer.tokens.tolist(), answer.parents.tolist()
+    depths, counts = answer.depths.tolist(), answer.counts.tolist()
+    count = len(tokens)
+    if not count == len(parents) == len(depths) == len(counts):
+        lengths = [len(column) for column in (tokens, parents, depths, counts)]
+        raise InvalidArgument("retrieval.nodes", f"columns of {lengths} entries")
+    kept = spec_factor * answer.match_length if spec_factor else count
+    scores = map(float, counts)
+    nodes = map(ProposalNode, tokens, parents, depths, repeat(source), repeat(RETRIEVAL), repeat(None), scores)
     return Proposal(
         source=source,
-        nodes=tuple(
-            [
-                ProposalNode(token, parent, depth, source, RETRIEVAL, None, float(count))
-                for token, parent, depth, count in rows[:kept]
-            ]
-        ),
+        nodes=tuple(nodes if kept >= count else islice(nodes, kept)),
         semantics=ProbabilitySemantics.FREQUENCY,
         relation=SamplingRelation.DETERMINISTIC_LOOKUP,
         topology=Topology.TREE,
@@ -77,8 +78,8 @@ def to_proposal(source: str, answer: Retrieval, *, round_hash: str, spec_factor:
             compute_us=answer.compute_us,
             match_length=answer.match_length,
             match_count=answer.match_count,
-            truncated=answer.truncated or kept < len(answer.tokens),
-            miss=answer.miss,
+            truncated=answer.truncated or kept < count,
+            miss=answer.match_length == 0,
         ),
     )
 
