@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +67,11 @@ class Retrieval:
     def nodes(self) -> int:
         """Number of trie nodes."""
         return len(self.tokens)
+
+    @cached_property
+    def columns(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        """`tokens`, `parents`, `depths` and `counts` as numbers."""
+        return self.tokens.tolist(), self.parents.tolist(), self.depths.tolist(), self.counts.tolist()
 
     def paths(self) -> list[tuple[int, ...]]:
         """Each node's full prefix: token ids from the first continuation token to the node."""

@@ -58,8 +58,7 @@ def to_proposal(source: str, answer: Retrieval, *, round_hash: str, spec_factor:
     spec_factor: the most candidates per matched token (SuffixDecoding, arXiv 2411.04975, section 4); 0: no such limit. The
     trie comes best first with parents before children, so what is left after the cut is whole.
     """
-    tokens, parents = answer.tokens.tolist(), answer.parents.tolist()
-    depths, counts = answer.depths.tolist(), answer.counts.tolist()
+    tokens, parents, depths, counts = answer.columns
     count = len(tokens)
     if not count == len(parents) == len(depths) == len(counts):
         lengths = [len(column) for column in (tokens, parents, depths, counts)]
