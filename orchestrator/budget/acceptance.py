@@ -17,9 +17,6 @@ _PRIOR_BY_MATCH = (0.2, 0.3, 0.5, 0.75, 0.85, 0.95)
 _PRIOR_BY_SHARE = (0.02, 0.05, 0.13, 0.25, 0.5)
 _PRIOR_BY_OWN_SHARE = (0.03, 0.07, 0.13, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95)
 
-# A guess, and the (tried, accepted) that correct it with the weight of what stands before each, the most general ones first.
-_Levels = tuple[float, tuple[tuple[list[float], float], ...]]
-
 
 class Trials:
     """Counts of tried and accepted candidates by evidence, of one session on top of those of all sessions before."""
@@ -27,15 +24,34 @@ class Trials:
     def __init__(self, shared: Trials | None = None) -> None:
         self._shared = shared
         self._counts: dict[Evidence, list[float]] = {}
-        self._levels: dict[Evidence, _Levels] = {}
+        self._added = 0
+        # Rates when all sessions together had added so many trials: this one's leave them right, others' do not.
+        self._rates: dict[Evidence, float] = {}
+        self._as_of = 0
 
     def add(self, what: Evidence, *, accepted: bool) -> None:
         """One trial, here and in what is shared."""
+        self._added += 1
         self._count(what, accepted)
-        if self._shared is not None:
-            self._shared.add(what, accepted=accepted)
-        elif what.company != WHATEVER:
-            self._count(what.general, accepted)
+        if self._shared is None:
+            if what.company != WHATEVER:
+                self._count(what.general, accepted)
+            return
+        rates = self.rates
+        self._shared.add(what, accepted=accepted)
+        self._as_of = self._shared._added
+        for company in range(WHATEVER + 1):
+            like = what.among(company)
+            if like in rates:
+                rates[like] = self._worked_out(like)
+
+    @property
+    def rates(self) -> dict[Evidence, float]:
+        """Of a session: what `rate` says of the evidence that it was asked about before."""
+        if self._shared is not None and self._as_of != self._shared._added:
+            self._rates.clear()
+            self._as_of = self._shared._added
+        return self._rates
 
     def rate(self, what: Evidence) -> float:
         """The expected share of accepted ones among the tried, within (0, 1).
@@ -43,10 +59,18 @@ class Trials:
         Beta means: of the session, with that of all sessions as the prior, which has that of the evidence whatever other
         sources offered, which has a guess.
         """
-        rate, levels = self._levels_of(what)
-        for (tried, accepted), weight in levels:
-            rate = (accepted + rate * weight) / (tried + weight)
+        rate = self._worked_out(what)
+        if self._shared is not None:
+            self.rates[what] = rate
         return rate
+
+    def _worked_out(self, what: Evidence) -> float:
+        tried, accepted = self._counts.get(what, (0.0, 0.0))
+        if self._shared is not None:
+            prior, weight = self._shared.rate(what), _SHARED_WEIGHT
+        else:
+            prior, weight = _guess(what) if what.company == WHATEVER else self.rate(what.general), _PRIOR_WEIGHT
+        return (accepted + prior * weight) / (tried + weight)
 
     def of_source(self, source: str) -> tuple[float, float]:
         """(tried, accepted) of all of a source's candidates here."""
@@ -55,26 +79,12 @@ class Trials:
 
     def snapshot(self) -> Mapping[Evidence, tuple[float, float]]:
         """(tried, accepted) by evidence, for tests and reports."""
-        return {what: (tried, accepted) for what, (tried, accepted) in self._counts.items() if tried}
-
-    def _levels_of(self, what: Evidence) -> _Levels:
-        """The counts that `rate` goes by. They are found once: they go on counting where they are."""
-        found = self._levels.get(what)
-        if found is None:
-            if self._shared is not None:
-                guess, above = self._shared._levels_of(what)
-                weight = _SHARED_WEIGHT
-            else:
-                guess, above = (_guess(what), ()) if what.company == WHATEVER else self._levels_of(what.general)
-                weight = _PRIOR_WEIGHT
-            found = self._levels[what] = guess, (*above, (self._counts_of(what), weight))
-        return found
-
-    def _counts_of(self, what: Evidence) -> list[float]:
-        return self._counts.setdefault(what, [0.0, 0.0])
+        return {what: (tried, accepted) for what, (tried, accepted) in self._counts.items()}
 
     def _count(self, what: Evidence, accepted: bool) -> None:
-        counts = self._counts_of(what)
+        counts = self._counts.get(what)
+        if counts is None:
+            counts = self._counts[what] = [0.0, 0.0]
         counts[0] += 1.0
         counts[1] += accepted
         if counts[0] >= _FORGET_AT:

@@ -54,15 +54,14 @@ class _Thought(Choice):
 
     def gain_us(self, source: str) -> float:
         """What the source's offers saved of the target's time."""
-        names = self.merged.sources
-        if not self.costs_us or not any(source in offering for offering in names):
+        if not self.costs_us or not any(source in names for names in self.merged.sources):
             return 0.0
         only = (source,)
-        rest = sorted([chance for chance, by in zip(self.chances, names, strict=True) if by != only], reverse=True)
+        rest = [chance for chance, names in zip(self.chances, self.merged.sources, strict=True) if names != only]
         # What the round waited for the source is no part of the round without it, and is counted when it is known.
         wait_us = self.waits_us.get(source, 0.0)
-        less = [cost_us - wait_us for cost_us in self.costs_us]
-        count, fewer = cheapest(rest, less)
+        less = [cost_us - wait_us for cost_us in self.costs_us] if wait_us else self.costs_us
+        count, fewer = cheapest(sorted(rest, reverse=True), less)
         return (less[count] / fewer * self.expected_tokens - less[len(self.graph)]) / self.sessions
 
 
@@ -216,14 +215,15 @@ class AdaptiveBudget:
 
     def _chances(self, graph: CandidateGraph, known: Sequence[Sequence[Evidence]]) -> list[float]:
         """To be reached and accepted, by row: what the source that expects most of it expects."""
-        rates: dict[Evidence, float] = {}
+        trials = self._trials
+        rates = trials.rates
         out: list[float] = []
         for parent, facts in zip(graph.parent_list, known, strict=True):
             most = 0.0
             for what in facts:
                 rate = rates.get(what)
                 if rate is None:
-                    rate = rates[what] = self._trials.rate(what)
+                    rate = trials.rate(what)
                 if rate > most:
                     most = rate
             out.append(most if parent == ANCHOR else most * out[parent])

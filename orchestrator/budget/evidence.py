@@ -43,7 +43,11 @@ class Evidence(NamedTuple):
     @property
     def general(self) -> Evidence:
         """The same whatever the others offered."""
-        return Evidence(self.source, self.match, self.share, self.depth)
+        return self.among(WHATEVER)
+
+    def among(self, company: int) -> Evidence:
+        """The same with other company."""
+        return Evidence(self.source, self.match, self.share, self.depth, company)
 
 
 def match_class(length: int) -> int:
