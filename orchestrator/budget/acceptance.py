@@ -25,8 +25,10 @@ class Trials:
         self._shared = shared
         self._counts: dict[Evidence, list[float]] = {}
         self._added = 0
-        # Rates when all sessions together had added so many trials: this one's leave them right, others' do not.
+        # Rates when all sessions together had added so many trials: this one's leave them right, others' do not. And those
+        # that differ in company alone, since a trial of one tells of all.
         self._rates: dict[Evidence, float] = {}
+        self._alike: dict[tuple[object, ...], list[Evidence]] = {}
         self._as_of = 0
 
     def add(self, what: Evidence, *, accepted: bool) -> None:
@@ -40,16 +42,15 @@ class Trials:
         rates = self.rates
         self._shared.add(what, accepted=accepted)
         self._as_of = self._shared._added
-        for company in range(WHATEVER + 1):
-            like = what.among(company)
-            if like in rates:
-                rates[like] = self._worked_out(like)
+        for like in self._alike.get(what[:-1], ()):
+            rates[like] = self._worked_out(like)
 
     @property
     def rates(self) -> dict[Evidence, float]:
         """Of a session: what `rate` says of the evidence that it was asked about before."""
         if self._shared is not None and self._as_of != self._shared._added:
             self._rates.clear()
+            self._alike.clear()
             self._as_of = self._shared._added
         return self._rates
 
@@ -60,8 +61,9 @@ class Trials:
         sources offered, which has a guess.
         """
         rate = self._worked_out(what)
-        if self._shared is not None:
-            self.rates[what] = rate
+        if self._shared is not None and what not in self.rates:
+            self._rates[what] = rate
+            self._alike.setdefault(what[:-1], []).append(what)
         return rate
 
     def _worked_out(self, what: Evidence) -> float:

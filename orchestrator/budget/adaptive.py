@@ -54,10 +54,13 @@ class _Thought(Choice):
 
     def gain_us(self, source: str) -> float:
         """What the source's offers saved of the target's time."""
-        if not self.costs_us or not any(source in names for names in self.merged.sources):
+        offering, only = self.merged.sources, (source,)
+        alone = offering.count(only)
+        if not self.costs_us or not (alone or any(source in names for names in offering)):
             return 0.0
-        only = (source,)
-        rest = [chance for chance, names in zip(self.chances, self.merged.sources, strict=True) if names != only]
+        rest: list[float] = []
+        if alone < len(offering):
+            rest = [chance for chance, names in zip(self.chances, offering, strict=True) if names != only]
         # What the round waited for the source is no part of the round without it, and is counted when it is known.
         wait_us = self.waits_us.get(source, 0.0)
         less = [cost_us - wait_us for cost_us in self.costs_us] if wait_us else self.costs_us

@@ -43,11 +43,7 @@ class Evidence(NamedTuple):
     @property
     def general(self) -> Evidence:
         """The same whatever the others offered."""
-        return self.among(WHATEVER)
-
-    def among(self, company: int) -> Evidence:
-        """The same with other company."""
-        return Evidence(self.source, self.match, self.share, self.depth, company)
+        return Evidence(self.source, self.match, self.share, self.depth)
 
 
 def match_class(length: int) -> int:

@@ -65,8 +65,8 @@ class Experience:
         return [idle_us + pass_us for pass_us in self._passes_us]
 
     def _tabulate(self, candidates: int) -> None:
-        rows, idle_us = self.sessions.value, self.idle_us.value
-        self._passes_us = [self.times.us(rows * (1 + count)) for count in range(candidates + 1)]
+        idle_us = self.idle_us.value
+        self._passes_us = self.times.by_rows(self.sessions.value, candidates + 1)
         self._costs_us = [idle_us + pass_us for pass_us in self._passes_us]
         # For rounds like the latest ones, so that one with many candidates is not paid for ever after.
         self._lately = candidates - 1
