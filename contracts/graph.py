@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -156,7 +155,7 @@ def merge_by_full_prefix(proposals: Sequence[Proposal], *, budget: int) -> Candi
         names = (source,)
         law_index: dict[int, int] = {}
         node_row: dict[int, int] = {ANCHOR: ANCHOR}
-        for index, (token, above, *_) in enumerate(proposal.nodes):
+        for index, (token, above, _, _, _, _, _) in enumerate(proposal.nodes):
             parent = node_row.get(above)
             if parent is None:
                 continue
@@ -190,16 +189,25 @@ def merge_by_full_prefix(proposals: Sequence[Proposal], *, budget: int) -> Candi
 
 def _of_one(proposal: Proposal, budget: int) -> CandidateGraph | None:
     """The only offer, where its nodes are the rows: no laws, within the budget, no full prefix twice. None for others."""
-    nodes = proposal.nodes
-    tokens = [node.token for node in nodes]
-    parents = [node.parent for node in nodes]
-    if proposal.laws or len(nodes) > budget or len(set(zip(parents, tokens, strict=True))) < len(nodes):
+    nodes, source = proposal.nodes, proposal.source
+    if proposal.laws or len(nodes) > budget:
+        return None
+    tokens: list[int] = []
+    parents: list[int] = []
+    draws: list[Draw] = []
+    places: set[tuple[int, int]] = set()
+    for token, parent, _, _, _, _, _ in nodes:
+        places.add((parent, token))
+        draws.append(Draw(parent, len(tokens), source))
+        tokens.append(token)
+        parents.append(parent)
+    if len(places) < len(nodes):
         return None
     return CandidateGraph(
         tokens,
         parents,
-        ((proposal.source,),) * len(nodes),
-        tuple(map(Draw, parents, range(len(nodes)), repeat(proposal.source))),
+        ((source,),) * len(nodes),
+        tuple(draws),
         (),
         frozenset((proposal.semantics,)),
         frozenset((proposal.relation,)),

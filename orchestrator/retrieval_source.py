@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice, repeat
-
 from contracts.capability import SourceDescription
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.options import SourceOption
@@ -64,11 +62,13 @@ def to_proposal(source: str, answer: Retrieval, *, round_hash: str, spec_factor:
         lengths = [len(column) for column in (tokens, parents, depths, counts)]
         raise InvalidArgument("retrieval.nodes", f"columns of {lengths} entries")
     kept = spec_factor * answer.match_length if spec_factor else count
-    scores = map(float, counts)
-    nodes = map(ProposalNode, tokens, parents, depths, repeat(source), repeat(RETRIEVAL), repeat(None), scores)
+    nodes = [
+        ProposalNode(token, parent, depth, source, RETRIEVAL, None, float(seen))
+        for token, parent, depth, seen in zip(tokens, parents, depths, counts, strict=True)
+    ]
     return Proposal(
         source=source,
-        nodes=tuple(nodes if kept >= count else islice(nodes, kept)),
+        nodes=tuple(nodes[:kept]),
         semantics=ProbabilitySemantics.FREQUENCY,
         relation=SamplingRelation.DETERMINISTIC_LOOKUP,
         topology=Topology.TREE,

@@ -25,33 +25,39 @@ class Trials:
         self._shared = shared
         self._counts: dict[Evidence, list[float]] = {}
         self._added = 0
-        # Rates when all sessions together had added so many trials: this one's leave them right, others' do not. And those
-        # that differ in company alone, since a trial of one tells of all.
+        # Rates when all sessions together had added so many trials, and those of them that differ in company alone: a trial
+        # of one tells of all.
         self._rates: dict[Evidence, float] = {}
         self._alike: dict[tuple[object, ...], list[Evidence]] = {}
         self._as_of = 0
+        self._stale: set[tuple[object, ...]] = set()
 
     def add(self, what: Evidence, *, accepted: bool) -> None:
         """One trial, here and in what is shared."""
         self._added += 1
         self._count(what, accepted)
-        if self._shared is None:
-            if what.company != WHATEVER:
-                self._count(what.general, accepted)
-            return
-        rates = self.rates
-        self._shared.add(what, accepted=accepted)
-        self._as_of = self._shared._added
-        for like in self._alike.get(what[:-1], ()):
-            rates[like] = self._worked_out(like)
+        shared = self._shared
+        if shared is not None:
+            alone = self._as_of == shared._added
+            shared.add(what, accepted=accepted)
+            if alone:
+                self._as_of = shared._added
+                self._stale.add(what[:-1])
+        elif what.company != WHATEVER:
+            self._count(what.general, accepted)
 
-    @property
-    def rates(self) -> dict[Evidence, float]:
-        """Of a session: what `rate` says of the evidence that it was asked about before."""
+    def rates(self) -> Mapping[Evidence, float]:
+        """Of a session: what `rate` says now of the evidence that it was asked about before."""
         if self._shared is not None and self._as_of != self._shared._added:
+            # Others have tried too.
             self._rates.clear()
             self._alike.clear()
             self._as_of = self._shared._added
+        else:
+            for kind in self._stale:
+                for what in self._alike.get(kind, ()):
+                    self._rates[what] = self._worked_out(what)
+        self._stale.clear()
         return self._rates
 
     def rate(self, what: Evidence) -> float:
@@ -61,7 +67,7 @@ class Trials:
         sources offered, which has a guess.
         """
         rate = self._worked_out(what)
-        if self._shared is not None and what not in self.rates:
+        if self._shared is not None and what not in self.rates():
             self._rates[what] = rate
             self._alike.setdefault(what[:-1], []).append(what)
         return rate
@@ -69,9 +75,9 @@ class Trials:
     def _worked_out(self, what: Evidence) -> float:
         tried, accepted = self._counts.get(what, (0.0, 0.0))
         if self._shared is not None:
-            prior, weight = self._shared.rate(what), _SHARED_WEIGHT
+            prior, weight = self._shared._worked_out(what), _SHARED_WEIGHT
         else:
-            prior, weight = _guess(what) if what.company == WHATEVER else self.rate(what.general), _PRIOR_WEIGHT
+            prior, weight = _guess(what) if what.company == WHATEVER else self._worked_out(what.general), _PRIOR_WEIGHT
         return (accepted + prior * weight) / (tried + weight)
 
     def of_source(self, source: str) -> tuple[float, float]:

@@ -178,6 +178,8 @@ class AdaptiveBudget:
         assert isinstance(choice, _Thought)
         self._hindsight.offered(choice.merged, choice.known)
         self._hindsight.published(receipt.tokens)
+        # Now, while the target runs, and not when the next round is chosen for.
+        self._trials.rates()
         experience = self._experience
         timings = receipt.timings
         pass_us = timings.target_us * receipt.pass_rows / (len(choice.graph) + 1)
@@ -219,7 +221,7 @@ class AdaptiveBudget:
     def _chances(self, graph: CandidateGraph, known: Sequence[Sequence[Evidence]]) -> list[float]:
         """To be reached and accepted, by row: what the source that expects most of it expects."""
         trials = self._trials
-        rates = trials.rates
+        rates = trials.rates()
         out: list[float] = []
         for parent, facts in zip(graph.parent_list, known, strict=True):
             most = 0.0

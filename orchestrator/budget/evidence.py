@@ -68,23 +68,40 @@ def known_of(graph: CandidateGraph, proposals: Sequence[Proposal]) -> list[list[
         # Nothing was merged: rows are nodes.
         source = offered[0].source
         return [[_made(source, match, share, depth, ALONE)] for match, share, depth in _classes(offered[0])]
-    out: list[list[Evidence]] = [[] for _ in range(len(graph))]
-    children, sources = graph.children, graph.sources
-    by_place: dict[int, set[str]] = {}
-    for place, names in zip(graph.parent_list, sources, strict=True):
-        by_place.setdefault(place, set()).update(names)
+    parents, sources = graph.parent_list, graph.sources
+    # Places where more than one source offered something.
+    shared: set[int] = set()
+    first: dict[int, tuple[str, ...]] = {}
+    for place, names in zip(parents, sources, strict=True):
+        if len(names) > 1 or first.setdefault(place, names) != names:
+            shared.add(place)
+    out: list[list[Evidence]] = [[] for _ in parents]
+    for proposal, rows in zip(offered, _rows_of(graph, offered), strict=True):
+        source = proposal.source
+        for row, (match, share, depth) in zip(rows, _classes(proposal), strict=True):
+            if row is not None:
+                company = SHARED if len(sources[row]) > 1 else AMONG_OTHERS if parents[row] in shared else ALONE
+                out[row].append(_made(source, match, share, depth, company))
+    return out
+
+
+def _rows_of(graph: CandidateGraph, offered: Sequence[Proposal]) -> list[list[int | None]]:
+    """By proposal and node the row that it became part of, None where it was dropped."""
+    out: list[list[int | None]] = []
+    if sum([len(proposal.nodes) for proposal in offered]) == len(graph.draws):
+        # Nothing was dropped: draws are nodes.
+        start = 0
+        for proposal in offered:
+            stop = start + len(proposal.nodes)
+            out.append([draw[1] for draw in graph.draws[start:stop]])
+            start = stop
+        return out
     for proposal in offered:
-        source, rows = proposal.source, {ANCHOR: ANCHOR}
-        for index, ((token, above, *_), (match, share, depth)) in enumerate(
-            zip(proposal.nodes, _classes(proposal), strict=True)
-        ):
-            parent = rows.get(above)
-            row = None if parent is None else children.get(parent, _NOTHING).get(token)
-            if row is None or parent is None:
-                continue
-            rows[index] = row
-            company = SHARED if len(sources[row]) > 1 else AMONG_OTHERS if len(by_place[parent]) > 1 else ALONE
-            out[row].append(_made(source, match, share, depth, company))
+        rows: list[int | None] = []
+        for node in proposal.nodes:
+            parent = ANCHOR if node.parent == ANCHOR else rows[node.parent]
+            rows.append(None if parent is None else graph.children.get(parent, _NONE).get(node.token))
+        out.append(rows)
     return out
 
 
@@ -122,4 +139,4 @@ def _classes(proposal: Proposal) -> list[tuple[int, int, int]]:
 
 # Of the few classes that there are each is made once.
 _made = cache(Evidence)
-_NOTHING: Mapping[int, int] = {}
+_NONE: Mapping[int, int] = {}
