@@ -43,7 +43,8 @@ class CandidateGraph:
     """Rows with parents before children, every full prefix unique.
 
     token_list, parent_list: by row. `sources[r]` names all sources that offered row r. `draws` is the concatenation of the
-    proposals' draws in plan order. Kept and sent as plain numbers: a round has few, and looks through them row by row.
+    proposals' draws in plan order. Numbers may be given as arrays; they are kept and sent as plain ones, since a round has
+    few and looks through them row by row.
     """
 
     token_list: list[int]
@@ -56,18 +57,22 @@ class CandidateGraph:
 
     def __init__(
         self,
-        token_ids: list[int] | npt.NDArray[np.int64],
-        parents: list[int] | npt.NDArray[np.int64],
-        sources: tuple[tuple[str, ...], ...],
-        draws: tuple[Draw, ...],
+        token_ids: list[int] | npt.NDArray[np.int64] | None = None,
+        parents: list[int] | npt.NDArray[np.int64] | None = None,
+        sources: tuple[tuple[str, ...], ...] = (),
+        draws: tuple[Draw, ...] = (),
         laws: tuple[DraftLaw, ...] = (),
         semantics: frozenset[ProbabilitySemantics] = frozenset(),
         relations: frozenset[SamplingRelation] = frozenset(),
+        *,
+        token_list: Sequence[int] = (),
+        parent_list: Sequence[int] = (),
     ) -> None:
+        """token_list, parent_list: in place of the first two, as `dataclasses.replace` names them."""
         # Past the frozen record's __setattr__, which is a call for each.
         fields = self.__dict__
-        fields["token_list"] = token_ids if isinstance(token_ids, list) else [*token_ids.tolist()]
-        fields["parent_list"] = parents if isinstance(parents, list) else [*parents.tolist()]
+        fields["token_list"] = token_ids if isinstance(token_ids, list) else _listed(token_ids, token_list)
+        fields["parent_list"] = parents if isinstance(parents, list) else _listed(parents, parent_list)
         fields["sources"] = sources
         fields["draws"] = draws
         fields["laws"] = laws
@@ -122,6 +127,10 @@ class CandidateGraph:
         for draw in self.draws:
             out.setdefault(draw.parent, []).append(draw)
         return {parent: tuple(draws) for parent, draws in out.items()}
+
+
+def _listed(array: npt.NDArray[np.int64] | None, numbers: Sequence[int]) -> list[int]:
+    return [*(numbers if array is None else array.tolist())]
 
 
 EMPTY_GRAPH = CandidateGraph([], [], (), ())
@@ -222,39 +231,22 @@ def keep_rows(graph: CandidateGraph, rows: Sequence[int]) -> CandidateGraph:
     """
     if graph.laws:
         raise InvalidArgument("graph.laws", "rows of a graph with laws are dropped by draw order only")
-    tokens, parents, sources = graph.token_list, graph.parent_list, graph.sources
-    kept = len(rows)
+    tokens, parents, sources, kept = graph.token_list, graph.parent_list, graph.sources, len(rows)
     if kept and rows[-1] == kept - 1:
         # The first rows keep their numbers, and parents stand before their children.
-        return CandidateGraph(
-            tokens[:kept],
-            parents[:kept],
-            sources[:kept],
-            tuple([draw for draw in graph.draws if draw[1] < kept]),
-            (),
-            graph.semantics,
-            graph.relations,
-        )
-    number = {ANCHOR: ANCHOR}
-    for row in rows:
-        if parents[row] not in number:
-            raise InvalidArgument("rows", f"row {row} is kept without its parent {parents[row]}")
-        number[row] = len(number) - 1
-    return CandidateGraph(
-        [tokens[row] for row in rows],
-        [number[parents[row]] for row in rows],
-        tuple([sources[row] for row in rows]),
-        tuple(
-            [
-                Draw(number[parent], number[row], source, law)
-                for parent, row, source, law in graph.draws
-                if row in number
-            ]
-        ),
-        (),
-        graph.semantics,
-        graph.relations,
-    )
+        tokens, parents, sources = tokens[:kept], parents[:kept], sources[:kept]
+        draws = [draw for draw in graph.draws if draw[1] < kept]
+    else:
+        number = {ANCHOR: ANCHOR}
+        for row in rows:
+            if parents[row] not in number:
+                raise InvalidArgument("rows", f"row {row} is kept without its parent {parents[row]}")
+            number[row] = len(number) - 1
+        draws = [Draw(number[above], number[row], name, law) for above, row, name, law in graph.draws if row in number]
+        tokens = [tokens[row] for row in rows]
+        parents = [number[parents[row]] for row in rows]
+        sources = tuple([sources[row] for row in rows])
+    return CandidateGraph(tokens, parents, sources, tuple(draws), (), graph.semantics, graph.relations)
 
 
 def check_graph(graph: CandidateGraph, *, vocab_size: int, max_rows: int) -> None:
