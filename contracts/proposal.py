@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,6 +20,9 @@ from contracts.topology import (
 )
 
 MAX_NODES = 512
+_LAW, _TREE = ProbabilitySemantics.NORMALIZED_CONDITIONAL, Topology.TREE
+_DISTINCT = SamplingRelation.WITHOUT_REPLACEMENT
+_new = tuple.__new__
 _NOT_DRAWN = frozenset({SamplingRelation.DETERMINISTIC_LOOKUP, SamplingRelation.BEAM})
 # Lowest and highest score that a node may have.
 _SCORES: Mapping[ProbabilitySemantics, tuple[float, float]] = {
@@ -44,6 +47,11 @@ class ProposalNode(NamedTuple):
     state_owner: str
     q: float | None = None
     score: float | None = None
+
+
+def nodes_of(rows: Iterable[tuple[int, int, int, str, str, float | None, float | None]]) -> tuple[ProposalNode, ...]:
+    """Nodes of their fields in order, without a call of Python for each."""
+    return tuple([_new(ProposalNode, row) for row in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,7 @@ def check_proposal(
     nodes = proposal.nodes
     if len(nodes) > max_nodes:
         raise InvalidArgument("proposal.nodes", f"{len(nodes)} nodes, at most {max_nodes}")
-    with_law = proposal.semantics is ProbabilitySemantics.NORMALIZED_CONDITIONAL
+    with_law = proposal.semantics is _LAW
     if not with_law and proposal.laws:
         raise InvalidArgument("proposal.laws", f"given under {proposal.semantics} semantics")
     for parent, law in proposal.laws.items():
@@ -144,9 +152,9 @@ def check_proposal(
             raise _refused_q(index, q, proposal.semantics)
         if score is not None and not lowest <= score <= highest:
             raise _refused_score(index, score, proposal.semantics)
-    if proposal.relation is SamplingRelation.WITHOUT_REPLACEMENT:
+    if proposal.relation is _DISTINCT:
         _check_distinct(proposal)
-    if proposal.topology is not Topology.TREE:
+    if proposal.topology is not _TREE:
         _check_shape(proposal)
 
 

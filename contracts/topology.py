@@ -19,7 +19,11 @@ ANCHOR = -1
 
 
 class _Kind(StrEnum):
-    """Hashed as the text it equals: an enumeration's own way is a call of Python for every look-up in a set."""
+    """Hashed as the text it equals: an enumeration's own way is a call of Python for every look-up in a set.
+
+    Reading a member off its class takes ten times as long as a name of the module (Python 3.11), so what a round asks for
+    again and again has such a name.
+    """
 
     __hash__ = str.__hash__
 

@@ -21,6 +21,7 @@ from orchestrator.patience import Patience
 from orchestrator.sources import CandidateSource
 from orchestrator.spans import Spans, set_offer
 
+_TREE = Topology.TREE
 Ask = tuple[CandidateSource, ProposeRequest]
 Dear = Callable[[str], bool]
 Worth = Callable[[str, Sequence[Proposal]], bool]
@@ -239,5 +240,5 @@ def _check_offer(
         )
     if proposal.relation is not description.relation:
         raise InvalidArgument("proposal.relation", f"{proposal.relation}, its source declared {description.relation}")
-    if description.topology is not Topology.TREE and description.topology is not proposal.topology:
+    if description.topology is not _TREE and description.topology is not proposal.topology:
         raise InvalidArgument("proposal.topology", f"{proposal.topology}, its source declared {description.topology}")

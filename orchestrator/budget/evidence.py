@@ -18,6 +18,7 @@ from contracts.graph import CandidateGraph
 from contracts.proposal import Proposal
 from contracts.topology import ANCHOR, ProbabilitySemantics
 
+_COUNTED, _RANKED = ProbabilitySemantics.FREQUENCY, ProbabilitySemantics.SCORE_ONLY
 _DEEPEST = 4
 # Of a class of match lengths the shortest.
 SHORTEST_MATCH = (0, 1, 2, 3, 5, 9)
@@ -121,8 +122,8 @@ def _classes(proposal: Proposal) -> list[tuple[int, int, int]]:
     One more is taken to have been seen than was, and to have gone another way: once of once says less than ten of ten.
     """
     nodes, cost = proposal.nodes, proposal.cost
-    counted = proposal.semantics is ProbabilitySemantics.FREQUENCY
-    scored = counted or proposal.semantics is ProbabilitySemantics.SCORE_ONLY
+    counted = proposal.semantics is _COUNTED
+    scored = counted or proposal.semantics is _RANKED
     matched = match_class(cost.match_length)
     out: list[tuple[int, int, int]] = []
     for _, parent, depth, _, _, _, score in nodes:
