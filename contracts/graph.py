@@ -8,7 +8,7 @@ Merging makes unique *rows* (equal full prefixes are one target computation). Ea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -38,33 +38,59 @@ class Draw(NamedTuple):
     law: int = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class CandidateGraph:
-    """token_ids, parents: int64 [N], parents before children, every full prefix unique.
+    """Rows with parents before children, every full prefix unique.
 
-    `sources[r]` names all sources that offered row r. `draws` is the concatenation of the proposals' draws in plan order.
+    token_list, parent_list: by row. `sources[r]` names all sources that offered row r. `draws` is the concatenation of the
+    proposals' draws in plan order. Numbers may be given as arrays; they are kept and sent as plain ones, since a round has
+    few and looks through them row by row.
     """
 
-    token_ids: npt.NDArray[np.int64]
-    parents: npt.NDArray[np.int64]
+    token_list: list[int]
+    parent_list: list[int]
     sources: tuple[tuple[str, ...], ...]
     draws: tuple[Draw, ...]
     laws: tuple[DraftLaw, ...] = ()
-    semantics: frozenset[ProbabilitySemantics] = field(default_factory=frozenset)
-    relations: frozenset[SamplingRelation] = field(default_factory=frozenset)
+    semantics: frozenset[ProbabilitySemantics] = frozenset()
+    relations: frozenset[SamplingRelation] = frozenset()
+
+    def __init__(
+        self,
+        token_ids: list[int] | npt.NDArray[np.int64] | None = None,
+        parents: list[int] | npt.NDArray[np.int64] | None = None,
+        sources: tuple[tuple[str, ...], ...] = (),
+        draws: tuple[Draw, ...] = (),
+        laws: tuple[DraftLaw, ...] = (),
+        semantics: frozenset[ProbabilitySemantics] = frozenset(),
+        relations: frozenset[SamplingRelation] = frozenset(),
+        *,
+        token_list: Sequence[int] = (),
+        parent_list: Sequence[int] = (),
+    ) -> None:
+        """token_list, parent_list: in place of the first two, as `dataclasses.replace` names them."""
+        # Past the frozen record's __setattr__, which is a call for each.
+        fields = self.__dict__
+        fields["token_list"] = token_ids if isinstance(token_ids, list) else _listed(token_ids, token_list)
+        fields["parent_list"] = parents if isinstance(parents, list) else _listed(parents, parent_list)
+        fields["sources"] = sources
+        fields["draws"] = draws
+        fields["laws"] = laws
+        fields["semantics"] = semantics
+        fields["relations"] = relations
 
     def __len__(self) -> int:
-        return len(self.token_ids)
+        return len(self.token_list)
 
     @cached_property
-    def token_list(self) -> list[int]:
-        """`token_ids` as numbers: a round's few are looked through faster so."""
-        return [*self.token_ids.tolist()]
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        """`token_list` as int64 [N]."""
+        return np.array(self.token_list, dtype=np.int64)
 
     @cached_property
-    def parent_list(self) -> list[int]:
-        """`parents` as numbers."""
-        return [*self.parents.tolist()]
+    def parents(self) -> npt.NDArray[np.int64]:
+        """`parent_list` as int64 [N]."""
+        return np.array(self.parent_list, dtype=np.int64)
 
     @cached_property
     def depths(self) -> npt.NDArray[np.int64]:
@@ -84,7 +110,7 @@ class CandidateGraph:
     @cached_property
     def topology(self) -> Topology:
         """The narrowest topology the draws fit."""
-        return shape_of([draw.parent for draw in self.draws], self.parents)
+        return shape_of([draw.parent for draw in self.draws], self.parent_list)
 
     @cached_property
     def children(self) -> Mapping[int, Mapping[int, int]]:
@@ -103,7 +129,11 @@ class CandidateGraph:
         return {parent: tuple(draws) for parent, draws in out.items()}
 
 
-EMPTY_GRAPH = CandidateGraph(np.zeros(0, np.int64), np.zeros(0, np.int64), (), ())
+def _listed(array: npt.NDArray[np.int64] | None, numbers: Sequence[int]) -> list[int]:
+    return [*(numbers if array is None else array.tolist())]
+
+
+EMPTY_GRAPH = CandidateGraph([], [], (), ())
 
 
 def merge_by_full_prefix(proposals: Sequence[Proposal], *, budget: int) -> CandidateGraph:
@@ -115,47 +145,81 @@ def merge_by_full_prefix(proposals: Sequence[Proposal], *, budget: int) -> Candi
     """
     if budget < 0:
         raise InvalidArgument("node_budget", f"{budget} is negative")
-    if not any(proposal.nodes for proposal in proposals):
+    offered = [proposal for proposal in proposals if proposal.nodes]
+    if not offered:
         return EMPTY_GRAPH
+    if len(offered) == 1:
+        alone = _of_one(offered[0], budget)
+        if alone is not None:
+            return alone
     tokens: list[int] = []
     parents: list[int] = []
-    sources: list[list[str]] = []
+    sources: list[tuple[str, ...]] = []
     draws: list[Draw] = []
     laws: list[DraftLaw] = []
     row_of: dict[tuple[int, int], int] = {}
-    with_law = any(proposal.laws for proposal in proposals)
-    for proposal in proposals:
+    with_law = any(proposal.laws for proposal in offered)
+    for proposal in offered:
+        source, of_parent = proposal.source, proposal.laws
+        names = (source,)
         law_index: dict[int, int] = {}
         node_row: dict[int, int] = {ANCHOR: ANCHOR}
-        for index, node in enumerate(proposal.nodes):
-            parent = node_row.get(node.parent)
-            full = len(draws) >= budget if with_law else len(tokens) >= budget
-            if parent is None or (full and (with_law or (parent, node.token) not in row_of)):
+        for index, (token, above, _, _, _, _, _) in enumerate(proposal.nodes):
+            parent = node_row.get(above)
+            if parent is None:
                 continue
-            row = row_of.get((parent, node.token))
+            place = (parent, token)
+            row = row_of.get(place)
+            if len(draws) >= budget if with_law else (row is None and len(tokens) >= budget):
+                continue
             if row is None:
-                row = len(tokens)
-                row_of[parent, node.token] = row
-                tokens.append(node.token)
+                row = row_of[place] = len(tokens)
+                tokens.append(token)
                 parents.append(parent)
-                sources.append([])
-            if proposal.source not in sources[row]:
-                sources[row].append(proposal.source)
+                sources.append(names)
+            elif source not in sources[row]:
+                sources[row] = (*sources[row], source)
             node_row[index] = row
-            law = proposal.laws.get(node.parent)
-            if law is not None and node.parent not in law_index:
-                law_index[node.parent] = len(laws)
+            law = of_parent.get(above) if of_parent else None
+            if law is not None and above not in law_index:
+                law_index[above] = len(laws)
                 laws.append(law)
-            draws.append(Draw(parent, row, proposal.source, law_index.get(node.parent, -1)))
-    offered = [proposal for proposal in proposals if proposal.nodes]
+            draws.append(Draw(parent, row, source, law_index.get(above, -1)))
     return CandidateGraph(
-        np.array(tokens, dtype=np.int64),
-        np.array(parents, dtype=np.int64),
-        tuple(tuple(names) for names in sources),
+        tokens,
+        parents,
+        tuple(sources),
         tuple(draws),
         tuple(laws),
-        frozenset(proposal.semantics for proposal in offered),
-        frozenset(proposal.relation for proposal in offered),
+        frozenset([proposal.semantics for proposal in offered]),
+        frozenset([proposal.relation for proposal in offered]),
+    )
+
+
+def _of_one(proposal: Proposal, budget: int) -> CandidateGraph | None:
+    """The only offer, where its nodes are the rows: no laws, within the budget, no full prefix twice. None for others."""
+    nodes, source = proposal.nodes, proposal.source
+    if proposal.laws or len(nodes) > budget:
+        return None
+    tokens: list[int] = []
+    parents: list[int] = []
+    draws: list[Draw] = []
+    places: set[tuple[int, int]] = set()
+    for token, parent, _, _, _, _, _ in nodes:
+        places.add((parent, token))
+        draws.append(Draw(parent, len(tokens), source))
+        tokens.append(token)
+        parents.append(parent)
+    if len(places) < len(nodes):
+        return None
+    return CandidateGraph(
+        tokens,
+        parents,
+        ((source,),) * len(nodes),
+        tuple(draws),
+        (),
+        frozenset((proposal.semantics,)),
+        frozenset((proposal.relation,)),
     )
 
 
@@ -167,34 +231,32 @@ def keep_rows(graph: CandidateGraph, rows: Sequence[int]) -> CandidateGraph:
     """
     if graph.laws:
         raise InvalidArgument("graph.laws", "rows of a graph with laws are dropped by draw order only")
-    number = {ANCHOR: ANCHOR, **{row: index for index, row in enumerate(rows)}}
-    parents = graph.parent_list
-    for row in rows:
-        if parents[row] not in number:
-            raise InvalidArgument("rows", f"row {row} is kept without its parent {parents[row]}")
-    return CandidateGraph(
-        np.array([graph.token_list[row] for row in rows], dtype=np.int64),
-        np.array([number[parents[row]] for row in rows], dtype=np.int64),
-        tuple(graph.sources[row] for row in rows),
-        tuple(
-            Draw(number[draw.parent], number[draw.row], draw.source, draw.law)
-            for draw in graph.draws
-            if draw.row in number
-        ),
-        (),
-        graph.semantics,
-        graph.relations,
-    )
+    tokens, parents, sources, kept = graph.token_list, graph.parent_list, graph.sources, len(rows)
+    if kept and rows[-1] == kept - 1:
+        # The first rows keep their numbers, and parents stand before their children.
+        tokens, parents, sources = tokens[:kept], parents[:kept], sources[:kept]
+        draws = [draw for draw in graph.draws if draw[1] < kept]
+    else:
+        number = {ANCHOR: ANCHOR}
+        for row in rows:
+            if parents[row] not in number:
+                raise InvalidArgument("rows", f"row {row} is kept without its parent {parents[row]}")
+            number[row] = len(number) - 1
+        draws = [Draw(number[above], number[row], name, law) for above, row, name, law in graph.draws if row in number]
+        tokens = [tokens[row] for row in rows]
+        parents = [number[parents[row]] for row in rows]
+        sources = tuple([sources[row] for row in rows])
+    return CandidateGraph(tokens, parents, sources, tuple(draws), (), graph.semantics, graph.relations)
 
 
 def check_graph(graph: CandidateGraph, *, vocab_size: int, max_rows: int) -> None:
     """The row validator: raises InvalidArgument naming the field for anything a verification pass could not trust."""
-    n = len(graph.token_ids)
+    n = len(graph)
     if n > max_rows:
         raise InvalidArgument("graph.token_ids", f"{n} rows, at most {max_rows}")
-    if len(graph.parents) != n or len(graph.sources) != n:
+    if len(graph.parent_list) != n or len(graph.sources) != n:
         raise InvalidArgument(
-            "graph.parents", f"{len(graph.parents)} parents and {len(graph.sources)} sources for {n} rows"
+            "graph.parents", f"{len(graph.parent_list)} parents and {len(graph.sources)} sources for {n} rows"
         )
     if not (n or graph.draws or graph.laws):
         return
@@ -222,6 +284,6 @@ def check_commit(graph: CandidateGraph, selected: Sequence[int]) -> None:
     """Raises InvalidArgument unless `selected` is one path from a child of the anchor downwards: no sibling, no gap."""
     expected = ANCHOR
     for index, row in enumerate(selected):
-        if not 0 <= row < len(graph) or int(graph.parents[row]) != expected:
+        if not 0 <= row < len(graph) or graph.parent_list[row] != expected:
             raise InvalidArgument(f"selected[{index}]", f"row {row} does not follow {expected}")
         expected = row

@@ -16,6 +16,7 @@ from typing import Any
 
 from contracts.capability import SourceDescription
 from contracts.errors import InvalidArgument
+from contracts.records import record
 from contracts.sha256 import sha256
 
 TOPOLOGY_COMPILER = "full-prefix-merge/1"
@@ -141,7 +142,7 @@ class Manifest(_Sealed):
         }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SourcePlan:
     """One source's share of a round: how many candidates, how deep."""
 
@@ -150,7 +151,7 @@ class SourcePlan:
     max_depth: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RoundManifest(_Sealed):
     """The coordinates of one round. `frontier` is the digest of the published prefix of `prefix_len` tokens."""
 

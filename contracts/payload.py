@@ -16,23 +16,23 @@ def payload_digest(manifest: RoundManifest, graph: CandidateGraph) -> str:
 
     Raises InvalidArgument for numbers past their types.
     """
-    tokens, parents = graph.token_list, graph.parent_list
-    draws = [number for draw in graph.draws for number in (draw.parent, draw.row, draw.law)]
+    tokens, parents, draws = graph.token_list, graph.parent_list, graph.draws
+    numbers = [*tokens, *parents]
+    for parent, row, _, law in draws:
+        numbers += (parent, row, law)
     try:
         # Plain packing, at once: numpy's fixed cost a call would be most of hashing a round's few dozen numbers.
-        packed = struct.pack(f"<{len(tokens)}I{len(parents)}i{len(draws)}i", *tokens, *parents, *draws)
+        packed = struct.pack(f"<{len(tokens)}I{len(numbers) - len(tokens)}i", *numbers)
     except struct.error as error:
         raise _too_large(tokens, parents) from error
-    sources = "\0".join([draw.source for draw in graph.draws])
-    digest = sha256(b"".join((manifest.hash.encode(), packed, sources.encode())))
-    for law in graph.laws:
-        digest.update(law.token_ids.astype("<u4").tobytes())
-        digest.update(law.weights.astype("<u8").tobytes())
-    if graph.semantics or graph.relations:
-        for kind in (*sorted(graph.semantics), *sorted(graph.relations)):
-            digest.update(kind.encode())
-    made: str = digest.hexdigest()
-    return made
+    parts = [manifest.hash.encode(), packed, "\0".join([draw[2] for draw in draws]).encode()]
+    for drawn_from in graph.laws:
+        parts.append(drawn_from.token_ids.astype("<u4").tobytes())
+        parts.append(drawn_from.weights.astype("<u8").tobytes())
+    for kinds in (graph.semantics, graph.relations):
+        parts += [kind.encode() for kind in (sorted(kinds) if len(kinds) > 1 else kinds)]
+    digest: str = sha256(b"".join(parts)).hexdigest()
+    return digest
 
 
 def _too_large(tokens: Sequence[int], parents: Sequence[int]) -> InvalidArgument:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+
+from contracts.records import record
 
 MAX_BATCH = 256
 
@@ -14,7 +17,7 @@ def _empty() -> npt.NDArray[np.int64]:
     return np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RetrievalQuery:
     """The published prefix's tail, int64 [<= max_suffix], against one release of one index.
 
@@ -32,7 +35,7 @@ class RetrievalQuery:
     live_generation: int = 0
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Retrieval:
     """One answer: the match, and the trie of what follows it. Rows are nodes, parents before children, best first.
 
@@ -64,6 +67,11 @@ class Retrieval:
     def nodes(self) -> int:
         """Number of trie nodes."""
         return len(self.tokens)
+
+    @cached_property
+    def columns(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        """`tokens`, `parents`, `depths` and `counts` as numbers."""
+        return self.tokens.tolist(), self.parents.tolist(), self.depths.tolist(), self.counts.tolist()
 
     def paths(self) -> list[tuple[int, ...]]:
         """Each node's full prefix: token ids from the first continuation token to the node."""

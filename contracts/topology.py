@@ -6,7 +6,7 @@ alias: a candidate's input row, its predictor row (its parent, or the anchor) an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,7 +18,17 @@ from contracts.errors import InvalidArgument
 ANCHOR = -1
 
 
-class ProbabilitySemantics(StrEnum):
+class _Kind(StrEnum):
+    """Hashed as the text it equals: an enumeration's own way is a call of Python for every look-up in a set.
+
+    Reading a member off its class takes ten times as long as a name of the module (Python 3.11), so what a round asks for
+    again and again has such a name.
+    """
+
+    __hash__ = str.__hash__
+
+
+class ProbabilitySemantics(_Kind):
     """What the numbers beside a candidate mean."""
 
     NORMALIZED_CONDITIONAL = "normalized_conditional"
@@ -27,7 +37,7 @@ class ProbabilitySemantics(StrEnum):
     ABSENT = "absent"
 
 
-class SamplingRelation(StrEnum):
+class SamplingRelation(_Kind):
     """How a parent's candidates were drawn. The last two extend M7.7's list."""
 
     INDEPENDENT = "independent"
@@ -38,7 +48,7 @@ class SamplingRelation(StrEnum):
     POPULATION = "population"
 
 
-class Topology(StrEnum):
+class Topology(_Kind):
     """The shape of a proposal. A metadata graph is materialised into a tree before it meets the target."""
 
     SEQUENCE = "sequence"
@@ -87,11 +97,11 @@ def path_to(parents: npt.NDArray[np.int64], row: int) -> tuple[int, ...]:
     return tuple(reversed(path))
 
 
-def shape_of(draw_parents: Sequence[int], parents: npt.NDArray[np.int64]) -> Topology:
+def shape_of(draw_parents: Sequence[int], parents: Collection[int]) -> Topology:
     """The narrowest topology of draws (duplicates counted, by parent row) over rows with `parents`."""
-    if len(draw_parents) == len(set(draw_parents)) and len(parents) <= len(set(parents.tolist())):
+    if len(draw_parents) == len(set(draw_parents)) and len(parents) <= len(set(parents)):
         return Topology.SEQUENCE
-    if all(parent == ANCHOR for parent in draw_parents):
+    if draw_parents.count(ANCHOR) == len(draw_parents):
         return Topology.SET
     return Topology.TREE
 

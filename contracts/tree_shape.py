@@ -79,7 +79,7 @@ class TreeShape:
     @cached_property
     def topology(self) -> Topology:
         """The narrowest topology that proposals of this shape have."""
-        return shape_of(self.parents, np.array(self.parents, dtype=np.int64))
+        return shape_of(self.parents, self.parents)
 
     def within(self, nodes: int, depth: int | None = None) -> TreeShape:
         """The first `nodes` nodes that are at most `depth` deep: always a prefix of the numbering."""

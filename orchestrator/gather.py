@@ -21,6 +21,7 @@ from orchestrator.patience import Patience
 from orchestrator.sources import CandidateSource
 from orchestrator.spans import Spans, set_offer
 
+_TREE = Topology.TREE
 Ask = tuple[CandidateSource, ProposeRequest]
 Dear = Callable[[str], bool]
 Worth = Callable[[str, Sequence[Proposal]], bool]
@@ -230,14 +231,14 @@ def _check_offer(
         raise InvalidArgument("proposal.source", f"{proposal.source!r} answered for {request.source!r}")
     if not proposal.nodes:
         return
-    deepest = max(node.depth for node in proposal.nodes)
+    deepest = max([node.depth for node in proposal.nodes])
     if deepest > request.max_depth:
         raise InvalidArgument("proposal.nodes", f"{deepest} deep, at most {request.max_depth}")
-    for name, given, declared in (
-        ("semantics", proposal.semantics, description.semantics),
-        ("relation", proposal.relation, description.relation),
-    ):
-        if given != declared:
-            raise InvalidArgument(f"proposal.{name}", f"{given}, its source declared {declared}")
-    if description.topology not in (Topology.TREE, proposal.topology):
+    if proposal.semantics is not description.semantics:
+        raise InvalidArgument(
+            "proposal.semantics", f"{proposal.semantics}, its source declared {description.semantics}"
+        )
+    if proposal.relation is not description.relation:
+        raise InvalidArgument("proposal.relation", f"{proposal.relation}, its source declared {description.relation}")
+    if description.topology is not _TREE and description.topology is not proposal.topology:
         raise InvalidArgument("proposal.topology", f"{proposal.topology}, its source declared {description.topology}")

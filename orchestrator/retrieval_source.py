@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+
 from contracts.capability import SourceDescription
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.options import SourceOption
 from contracts.ports import ProposeRequest, RetrieverPort
-from contracts.proposal import Proposal, ProposalNode, SourceCost
+from contracts.proposal import Proposal, SourceCost, nodes_of
 from contracts.retrieval import IndexDescription, Retrieval, RetrievalQuery
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 
@@ -14,6 +16,7 @@ RETRIEVAL = "retrieval"
 MIN_MATCH = "min_match"
 SPEC_FACTOR = "spec_factor"
 MAX_SPEC_FACTOR = 64
+_COUNTS, _LOOKUP, _TREE = ProbabilitySemantics.FREQUENCY, SamplingRelation.DETERMINISTIC_LOOKUP, Topology.TREE
 
 
 def is_retrieval(source: str) -> bool:
@@ -38,9 +41,9 @@ def describe_retrieval(
         name=source,
         kind=RETRIEVAL,
         version=index.release,
-        semantics=ProbabilitySemantics.FREQUENCY,
-        relation=SamplingRelation.DETERMINISTIC_LOOKUP,
-        topology=Topology.TREE,
+        semantics=_COUNTS,
+        relation=_LOOKUP,
+        topology=_TREE,
         tokenizer_digest=index.tokenizer_digest,
         max_nodes=max_nodes,
         options=(
@@ -56,29 +59,29 @@ def to_proposal(source: str, answer: Retrieval, *, round_hash: str, spec_factor:
     spec_factor: the most candidates per matched token (SuffixDecoding, arXiv 2411.04975, section 4); 0: no such limit. The
     trie comes best first with parents before children, so what is left after the cut is whole.
     """
-    columns = (answer.tokens, answer.parents, answer.depths, answer.counts)
-    if len({len(column) for column in columns}) != 1:
-        raise InvalidArgument("retrieval.nodes", f"columns of {[len(column) for column in columns]} entries")
-    kept = spec_factor * answer.match_length if spec_factor else len(answer.tokens)
-    rows = list(zip(*[column.tolist() for column in columns], strict=True))
+    tokens, parents, depths, counts = answer.columns
+    count = len(tokens)
+    if not count == len(parents) == len(depths) == len(counts):
+        lengths = [len(column) for column in (tokens, parents, depths, counts)]
+        raise InvalidArgument("retrieval.nodes", f"columns of {lengths} entries")
+    kept = spec_factor * answer.match_length if spec_factor else count
+    scores = map(float, counts)
+    nodes = nodes_of(
+        zip(tokens, parents, depths, repeat(source), repeat(RETRIEVAL), repeat(None), scores, strict=False)
+    )
     return Proposal(
         source=source,
-        nodes=tuple(
-            [
-                ProposalNode(token, parent, depth, source, RETRIEVAL, None, float(count))
-                for token, parent, depth, count in rows[:kept]
-            ]
-        ),
-        semantics=ProbabilitySemantics.FREQUENCY,
-        relation=SamplingRelation.DETERMINISTIC_LOOKUP,
-        topology=Topology.TREE,
+        nodes=nodes if kept >= count else nodes[:kept],
+        semantics=_COUNTS,
+        relation=_LOOKUP,
+        topology=_TREE,
         round_hash=round_hash,
         cost=SourceCost(
             compute_us=answer.compute_us,
             match_length=answer.match_length,
             match_count=answer.match_count,
-            truncated=answer.truncated or kept < len(answer.tokens),
-            miss=answer.miss,
+            truncated=answer.truncated or kept < count,
+            miss=answer.match_length == 0,
         ),
     )
 

@@ -24,14 +24,41 @@ class Trials:
     def __init__(self, shared: Trials | None = None) -> None:
         self._shared = shared
         self._counts: dict[Evidence, list[float]] = {}
+        self._added = 0
+        # Rates when all sessions together had added so many trials, and those of them that differ in company alone: a trial
+        # of one tells of all.
+        self._rates: dict[Evidence, float] = {}
+        self._alike: dict[tuple[object, ...], list[Evidence]] = {}
+        self._as_of = 0
+        self._stale: set[tuple[object, ...]] = set()
 
     def add(self, what: Evidence, *, accepted: bool) -> None:
         """One trial, here and in what is shared."""
+        self._added += 1
         self._count(what, accepted)
-        if self._shared is not None:
-            self._shared.add(what, accepted=accepted)
+        shared = self._shared
+        if shared is not None:
+            alone = self._as_of == shared._added
+            shared.add(what, accepted=accepted)
+            if alone:
+                self._as_of = shared._added
+                self._stale.add(what[:-1])
         elif what.company != WHATEVER:
             self._count(what.general, accepted)
+
+    def rates(self) -> Mapping[Evidence, float]:
+        """Of a session: what `rate` says now of the evidence that it was asked about before."""
+        if self._shared is not None and self._as_of != self._shared._added:
+            # Others have tried too.
+            self._rates.clear()
+            self._alike.clear()
+            self._as_of = self._shared._added
+        else:
+            for kind in self._stale:
+                for what in self._alike.get(kind, ()):
+                    self._rates[what] = self._worked_out(what)
+        self._stale.clear()
+        return self._rates
 
     def rate(self, what: Evidence) -> float:
         """The expected share of accepted ones among the tried, within (0, 1).
@@ -39,11 +66,18 @@ class Trials:
         Beta means: of the session, with that of all sessions as the prior, which has that of the evidence whatever other
         sources offered, which has a guess.
         """
+        rate = self._worked_out(what)
+        if self._shared is not None and what not in self.rates():
+            self._rates[what] = rate
+            self._alike.setdefault(what[:-1], []).append(what)
+        return rate
+
+    def _worked_out(self, what: Evidence) -> float:
         tried, accepted = self._counts.get(what, (0.0, 0.0))
         if self._shared is not None:
-            prior, weight = self._shared.rate(what), _SHARED_WEIGHT
+            prior, weight = self._shared._worked_out(what), _SHARED_WEIGHT
         else:
-            prior, weight = _guess(what) if what.company == WHATEVER else self.rate(what.general), _PRIOR_WEIGHT
+            prior, weight = _guess(what) if what.company == WHATEVER else self._worked_out(what.general), _PRIOR_WEIGHT
         return (accepted + prior * weight) / (tried + weight)
 
     def of_source(self, source: str) -> tuple[float, float]:

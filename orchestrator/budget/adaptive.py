@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from contracts.graph import EMPTY_GRAPH, CandidateGraph, keep_rows
 from contracts.ledger import RoundLedger
 from contracts.proposal import Proposal
 from contracts.receipt import Receipt
+from contracts.records import record
 from contracts.topology import ANCHOR
 from orchestrator.budget.acceptance import Trials
 from orchestrator.budget.base import Choice, Standing
@@ -37,16 +38,34 @@ _STRENGTHS = (0.4, 0.7, 0.9)
 _DEAR_US = 2_000.0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Thought(Choice):
-    """A choice with what is needed to learn from its round: all that was offered, what was known of it, what each source's
-    offers saved of the target's time, and by dear source how strong the offers were that it was asked after.
+    """A choice with what is needed to learn from its round: all that was offered, what was known of it, the chances and
+    costs that it was chosen by, what of these were waits by dear source, and how strong the offers were that such a source
+    was asked after.
     """
 
     merged: CandidateGraph = EMPTY_GRAPH
     known: Sequence[Sequence[Evidence]] = ()
-    gains_us: Mapping[str, float] = field(default_factory=dict)
+    chances: Sequence[float] = ()
+    costs_us: Sequence[float] = ()
+    waits_us: Mapping[str, float] = field(default_factory=dict)
     strengths: Mapping[str, int] = field(default_factory=dict)
+
+    def gain_us(self, source: str) -> float:
+        """What the source's offers saved of the target's time."""
+        offering, only = self.merged.sources, (source,)
+        alone = offering.count(only)
+        if not self.costs_us or not (alone or any(source in names for names in offering)):
+            return 0.0
+        rest: list[float] = []
+        if alone < len(offering):
+            rest = [chance for chance, names in zip(self.chances, offering, strict=True) if names != only]
+        # What the round waited for the source is no part of the round without it, and is counted when it is known.
+        wait_us = self.waits_us.get(source, 0.0)
+        less = [cost_us - wait_us for cost_us in self.costs_us] if wait_us else self.costs_us
+        count, fewer = cheapest(sorted(rest, reverse=True), less)
+        return (less[count] / fewer * self.expected_tokens - less[len(self.graph)]) / self.sessions
 
 
 class AdaptiveBudget:
@@ -80,6 +99,8 @@ class AdaptiveBudget:
         self._experience.preparing.prepared(source, rows, us)
 
     def asked(self, source: str) -> bool:
+        if source in self._strengths:
+            self._strengths = {other: strength for other, strength in self._strengths.items() if other != source}
         return source not in self._left_out and (self.dear(source) or self._wanted(source, 0))
 
     def dear(self, source: str) -> bool:
@@ -87,7 +108,9 @@ class AdaptiveBudget:
 
     def worth_asking(self, source: str, offers: Sequence[Proposal]) -> bool:
         chances = [self._trials.rate(what) for offer in offers for what in known_of_first(offer)]
-        strength = self._strengths[source] = bisect_right(_STRENGTHS, max(chances, default=0.0))
+        strength = bisect_right(_STRENGTHS, max(chances, default=0.0))
+        # Another mapping: a choice keeps that of its round.
+        self._strengths = {**self._strengths, source: strength}
         return self._wanted(source, strength)
 
     def _wanted(self, source: str, strength: int) -> bool:
@@ -111,43 +134,52 @@ class AdaptiveBudget:
         return _MARGIN * self._experience.costs_us(0)[0] / max(1.0, self._experience.sessions.value)
 
     def choose(self, graph: CandidateGraph, proposals: Sequence[Proposal]) -> Choice:
-        strengths, self._strengths = self._strengths, {}
+        experience, offered = self._experience, len(graph)
         known = known_of(graph, proposals)
-        if not len(graph) or not self._experience.times.known:
-            return _Thought(graph, len(graph), merged=graph, known=known, strengths=strengths)
+        if not offered or not experience.times.known:
+            return _Thought(graph, offered, merged=graph, known=known, strengths=self._strengths)
         chances = self._chances(graph, known)
-        order = sorted(range(len(graph)), key=lambda row: (-chances[row], row))
-        waits = {name: self._experience.wait_us(name) for name in {one.source for one in proposals} if self.dear(name)}
-        costs = self._experience.costs_us(len(graph), sum(waits.values()))
-        best, tokens = cheapest([chances[row] for row in order], costs)
-        # Chances never grow along a path and ties go by row number, so the first rows are whole with their ancestors.
-        kept = sorted(order[:best])
-        gains: dict[str, float] = {}
-        for source in {name for names in graph.sources for name in names}:
-            rest = [chances[row] for row in order if graph.sources[row] != (source,)]
-            # What the round waited for the source is no part of the round without it, and is counted when it is known.
-            less = [cost_us - waits.get(source, 0.0) for cost_us in costs]
-            count, fewer = cheapest(rest, less)
-            gains[source] = (less[count] / fewer * tokens - less[best]) / self._experience.sessions.value
-        chosen = graph if best == len(graph) else keep_rows(graph, kept) if kept else EMPTY_GRAPH
+        waits: dict[str, float] = {}
+        for proposal in proposals:
+            wait_us = experience.wait_us(proposal.source)
+            if wait_us > _DEAR_US:
+                waits[proposal.source] = wait_us
+        costs = experience.costs_us(offered, sum(waits.values()))
+        ranked = sorted(chances, reverse=True)
+        best, tokens = cheapest(ranked, costs)
+        if best == offered:
+            chosen = graph
+        elif not best:
+            chosen = EMPTY_GRAPH
+        elif chances[:best] == ranked[:best]:
+            chosen = keep_rows(graph, range(best))
+        else:
+            # Chances never grow along a path and ties go by row number, so the first rows are whole with their ancestors.
+            order = sorted(range(offered), key=[-chance for chance in chances].__getitem__)
+            chosen = keep_rows(graph, sorted(order[:best]))
+        idle_us = experience.idle_us.value
         return _Thought(
             chosen,
-            len(graph),
-            expected_tokens=tokens,
-            expected_us=costs[best],
-            rows_us=costs[best] - costs[0],
-            idle_us=costs[0] - self._experience.costs_us(0)[0] + self._experience.idle_us.value,
-            sessions=self._experience.sessions.value,
-            merged=graph,
-            known=known,
-            gains_us=gains,
-            strengths=strengths,
+            offered,
+            tokens,
+            costs[best],
+            costs[best] - costs[0],
+            costs[0] - experience.costs_us(0)[0] + idle_us if waits else idle_us,
+            experience.sessions.value,
+            graph,
+            known,
+            chances,
+            costs,
+            waits,
+            self._strengths,
         )
 
     def learn(self, choice: Choice, receipt: Receipt, ledger: RoundLedger, waits_us: Mapping[str, float]) -> None:
         assert isinstance(choice, _Thought)
         self._hindsight.offered(choice.merged, choice.known)
         self._hindsight.published(receipt.tokens)
+        # Now, while the target runs, and not when the next round is chosen for.
+        self._trials.rates()
         experience = self._experience
         timings = receipt.timings
         pass_us = timings.target_us * receipt.pass_rows / (len(choice.graph) + 1)
@@ -164,7 +196,7 @@ class AdaptiveBudget:
             cost_us = wait_us / sessions
             # No more than a round is believed to be lost: a stall is not what the source costs.
             most_us = choice.expected_us or cost_us
-            gained_us = max(choice.gains_us.get(source, 0.0) - cost_us, -most_us)
+            gained_us = max(choice.gain_us(source) - cost_us, -most_us)
             strength = choice.strengths.get(source, 0)
             worth = self._worth_of(source, strength)
             if isinstance(worth, DearWorth):
@@ -188,12 +220,18 @@ class AdaptiveBudget:
 
     def _chances(self, graph: CandidateGraph, known: Sequence[Sequence[Evidence]]) -> list[float]:
         """To be reached and accepted, by row: what the source that expects most of it expects."""
-        # Few rows differ in what is known of them.
-        rates = {what: self._trials.rate(what) for what in {what for facts in known for what in facts}}
+        trials = self._trials
+        rates = trials.rates()
         out: list[float] = []
-        for row, parent in enumerate(graph.parent_list):
-            rate = max((rates[what] for what in known[row]), default=0.0)
-            out.append(rate if parent == ANCHOR else rate * out[parent])
+        for parent, facts in zip(graph.parent_list, known, strict=True):
+            most = 0.0
+            for what in facts:
+                rate = rates.get(what)
+                if rate is None:
+                    rate = trials.rate(what)
+                if rate > most:
+                    most = rate
+            out.append(most if parent == ANCHOR else most * out[parent])
         return out
 
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from contracts.graph import CandidateGraph
 from contracts.proposal import Proposal
 from contracts.topology import ANCHOR, ProbabilitySemantics
 
+_COUNTED, _RANKED = ProbabilitySemantics.FREQUENCY, ProbabilitySemantics.SCORE_ONLY
 _DEEPEST = 4
 # Of a class of match lengths the shortest.
 SHORTEST_MATCH = (0, 1, 2, 3, 5, 9)
@@ -61,49 +63,81 @@ def own_evidence(source: str, probability: float, depth: int, company: int = ALO
 
 
 def known_of(graph: CandidateGraph, proposals: Sequence[Proposal]) -> list[list[Evidence]]:
-    """Per row of the merged graph what each source that offered it knows of it."""
-    out: list[list[Evidence]] = [[] for _ in range(len(graph))]
-    children = graph.children
-    by_place: dict[int, set[str]] = {}
-    for place, names in zip(graph.parent_list, graph.sources, strict=True):
-        by_place.setdefault(place, set()).update(names)
-    for proposal in proposals:
-        rows: dict[int, int] = {ANCHOR: ANCHOR}
-        for index, node in enumerate(proposal.nodes):
-            parent = rows.get(node.parent)
-            row = None if parent is None else children.get(parent, {}).get(node.token)
-            if row is None or parent is None:
-                continue
-            rows[index] = row
-            company = SHARED if len(graph.sources[row]) > 1 else AMONG_OTHERS if len(by_place[parent]) > 1 else ALONE
-            out[row].append(_known(proposal, index, company))
+    """Per row of the graph that the proposals were merged into what each source that offered it knows of it."""
+    offered = [proposal for proposal in proposals if proposal.nodes]
+    if len(offered) == 1 and len(offered[0].nodes) == len(graph):
+        # Nothing was merged: rows are nodes.
+        source = offered[0].source
+        return [[_made(source, match, share, depth, ALONE)] for match, share, depth in _classes(offered[0])]
+    parents, sources = graph.parent_list, graph.sources
+    # Places where more than one source offered something.
+    shared: set[int] = set()
+    first: dict[int, tuple[str, ...]] = {}
+    for place, names in zip(parents, sources, strict=True):
+        if len(names) > 1 or first.setdefault(place, names) != names:
+            shared.add(place)
+    out: list[list[Evidence]] = [[] for _ in parents]
+    for proposal, rows in zip(offered, _rows_of(graph, offered), strict=True):
+        source = proposal.source
+        for row, (match, share, depth) in zip(rows, _classes(proposal), strict=True):
+            if row is not None:
+                company = SHARED if len(sources[row]) > 1 else AMONG_OTHERS if parents[row] in shared else ALONE
+                out[row].append(_made(source, match, share, depth, company))
+    return out
+
+
+def _rows_of(graph: CandidateGraph, offered: Sequence[Proposal]) -> list[list[int | None]]:
+    """By proposal and node the row that it became part of, None where it was dropped."""
+    out: list[list[int | None]] = []
+    if sum([len(proposal.nodes) for proposal in offered]) == len(graph.draws):
+        # Nothing was dropped: draws are nodes.
+        start = 0
+        for proposal in offered:
+            stop = start + len(proposal.nodes)
+            out.append([draw[1] for draw in graph.draws[start:stop]])
+            start = stop
+        return out
+    for proposal in offered:
+        rows: list[int | None] = []
+        for node in proposal.nodes:
+            parent = ANCHOR if node.parent == ANCHOR else rows[node.parent]
+            rows.append(None if parent is None else graph.children.get(parent, _NONE).get(node.token))
+        out.append(rows)
     return out
 
 
 def known_of_first(proposal: Proposal) -> list[Evidence]:
     """What the source knows of each of its candidates for the next token, whatever others offer."""
-    return [_known(proposal, index, WHATEVER) for index, node in enumerate(proposal.nodes) if node.parent == ANCHOR]
+    return [
+        _made(proposal.source, match, share, depth, WHATEVER)
+        for node, (match, share, depth) in zip(proposal.nodes, _classes(proposal), strict=True)
+        if node.parent == ANCHOR
+    ]
 
 
-def _known(proposal: Proposal, index: int, company: int) -> Evidence:
-    node, share = proposal.nodes[index], _share(proposal, index)
-    if proposal.semantics is ProbabilitySemantics.SCORE_ONLY and node.score is not None:
-        return own_evidence(proposal.source, share, node.depth, company)
-    return evidence(proposal.source, proposal.cost.match_length, share, node.depth, company)
-
-
-def _share(proposal: Proposal, index: int) -> float:
-    """How much of what was seen, or of the drafter's probability, went this way at the parent; 1 where nobody says.
+def _classes(proposal: Proposal) -> list[tuple[int, int, int]]:
+    """Of each node the classes of match, share and depth. Its share: how much of what was seen, or of the drafter's
+    probability, went this way at the parent; all of it where nobody says.
 
     One more is taken to have been seen than was, and to have gone another way: once of once says less than ten of ten.
     """
-    node = proposal.nodes[index]
-    if node.score is None:
-        return 1.0
-    before = proposal.nodes[node.parent].score if node.parent >= 0 else None
-    if proposal.semantics is ProbabilitySemantics.FREQUENCY:
-        seen = proposal.cost.match_count if before is None else before
-        return min(1.0, node.score / (seen + 1.0))
-    if proposal.semantics is ProbabilitySemantics.SCORE_ONLY:
-        return math.exp(min(0.0, node.score - (before or 0.0)))
-    return 1.0
+    nodes, cost = proposal.nodes, proposal.cost
+    counted = proposal.semantics is _COUNTED
+    scored = counted or proposal.semantics is _RANKED
+    matched = match_class(cost.match_length)
+    out: list[tuple[int, int, int]] = []
+    for _, parent, depth, _, _, _, score in nodes:
+        match, share = matched, len(_SHARES)
+        if scored and score is not None:
+            before = nodes[parent].score if parent >= 0 else None
+            if counted:
+                share = bisect_right(_SHARES, score / ((cost.match_count if before is None else before) + 1.0))
+            else:
+                match, share = OWN_LAW, bisect_right(_OWN_SHARES, math.exp(min(0.0, score - (before or 0.0))))
+        out.append((match, share, depth if depth < _DEEPEST else _DEEPEST))
+    return out
+
+
+# Of the few classes that there are each is made once.
+_made = cache(Evidence)
+_NONE: Mapping[int, int] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from contracts.receipt import Receipt
 from orchestrator.budget.acceptance import Trials
 from orchestrator.budget.pass_times import PassTimes
@@ -34,23 +36,40 @@ class Experience:
         self._worths: dict[tuple[str, int], tuple[float, int]] = {}
         self._waits: dict[str, Running] = {}
         self._begun: dict[tuple[str, int], int] = {}
+        # By candidates, until the next round is learned from; and how many of these to have at hand then.
+        self._passes_us: list[float] = []
+        self._costs_us: list[float] = []
+        self._lately = 0
 
     def add_round(self, receipt: Receipt, *, pass_us: float, idle_us: float) -> None:
         """A round: its receipt, how long the pass took that it rode in, and how long the target had waited for it."""
         self.times.add(receipt.pass_rows, pass_us)
         self.idle_us.add(idle_us)
         self.sessions.add(max(1.0, float(receipt.pass_sessions)))
+        # Beforehand: the next choice is made while nothing else goes on.
+        self._tabulate(self._lately)
 
-    def costs_us(self, candidates: int, waits_us: float = 0.0) -> list[float]:
-        """What a round takes of the target with 0, 1, ... `candidates`: the pass, and how long the target waits for it,
-        `waits_us` of that for dear sources.
+    def costs_us(self, candidates: int, waits_us: float = 0.0) -> Sequence[float]:
+        """What a round takes of the target with 0, 1, ... `candidates` and possibly more: the pass, and how long the target
+        waits for it, `waits_us` of that for dear sources.
 
         The others in the pass are taken to verify as many: they choose by the same rule. Taken as they are, a row among
         their many would always look cheap, and all would go on verifying too much.
         """
-        rows = self.sessions.value
+        if len(self._costs_us) <= candidates:
+            self._tabulate(candidates)
+        self._lately = max(candidates, self._lately)
+        if not waits_us:
+            return self._costs_us
         idle_us = self.idle_us.value + waits_us
-        return [idle_us + self.times.us(rows * (1 + count)) for count in range(candidates + 1)]
+        return [idle_us + pass_us for pass_us in self._passes_us]
+
+    def _tabulate(self, candidates: int) -> None:
+        idle_us = self.idle_us.value
+        self._passes_us = self.times.by_rows(self.sessions.value, candidates + 1)
+        self._costs_us = [idle_us + pass_us for pass_us in self._passes_us]
+        # For rounds like the latest ones, so that one with many candidates is not paid for ever after.
+        self._lately = candidates - 1
 
     def worth_us(self, source: str, strength: int = 0) -> float | None:
         """What a round gained by the source where others had offered something so strong, over recent sessions; None as long

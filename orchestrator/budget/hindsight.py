@@ -7,7 +7,7 @@ that is not verified for a while is judged by what it would have brought.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contracts.graph import CandidateGraph
@@ -20,7 +20,7 @@ from orchestrator.budget.evidence import Evidence
 class _Offer:
     """A round's merged offers, and the row that the text has followed them to."""
 
-    children: Mapping[int, Mapping[int, int]]
+    graph: CandidateGraph
     known: Sequence[Sequence[Evidence]]
     at: int = ANCHOR
 
@@ -35,7 +35,7 @@ class Hindsight:
     def offered(self, graph: CandidateGraph, known: Sequence[Sequence[Evidence]]) -> None:
         """All that was offered at the frontier, before anything was dropped. known: by row, what sources know of it."""
         if len(graph):
-            self._open.append(_Offer(graph.children, known))
+            self._open.append(_Offer(graph, known))
 
     def published(self, tokens: Sequence[int]) -> None:
         """The text went on by `tokens`."""
@@ -43,11 +43,12 @@ class Hindsight:
             self._open = [offer for offer in self._open if self._follow(offer, token)]
 
     def _follow(self, offer: _Offer, token: int) -> bool:
-        children = offer.children.get(offer.at)
-        if children is None:
-            return False
-        for row in children.values():
-            for what in offer.known[row]:
-                self._trials.add(what, accepted=row == children.get(token))
-        offer.at = children.get(token, ANCHOR)
-        return offer.at != ANCHOR
+        tokens, at, goes_on = offer.graph.token_list, offer.at, False
+        for row, parent in enumerate(offer.graph.parent_list):
+            if parent == at:
+                held = tokens[row] == token
+                for what in offer.known[row]:
+                    self._trials.add(what, accepted=held)
+                if held:
+                    offer.at, goes_on = row, True
+        return goes_on

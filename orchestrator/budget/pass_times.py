@@ -12,7 +12,8 @@ import math
 from bisect import bisect_right
 
 # Row counts that are told apart: each up to 16, then ever coarser.
-_KNOTS: tuple[int, ...] = (*range(1, 17), *range(20, 33, 4), *range(40, 65, 8), 96, 128, 192, 256, 384, 512)
+_EACH = range(1, 17)
+_KNOTS: tuple[int, ...] = (*_EACH, *range(20, 33, 4), *range(40, 65, 8), 96, 128, 192, 256, 384, 512)
 _LEVEL_SHARE = 1.0 / 8.0
 # Of a pass that took longer or shorter than expected, no more than this factor is believed.
 _BELIEVED = math.log(1.5)
@@ -69,26 +70,33 @@ class PassTimes:
         part = (rows - _KNOTS[left]) / (_KNOTS[left + 1] - _KNOTS[left])
         return self._level * (self._curve[left] + part * (self._curve[left + 1] - self._curve[left]))
 
+    def by_rows(self, rows: float, count: int) -> list[float]:
+        """`us` of `rows`, twice, three times, ... `count` times as many."""
+        if rows == 1.0 and self._curve and count <= len(_EACH):
+            return [self._level * share for share in self._curve[:count]]
+        return [self.us(rows * times) for times in range(1, count + 1)]
+
     def _fit(self) -> None:
-        seen = [(rows, w, share) for rows, w, share in zip(_KNOTS, self._seen, self._shares, strict=True) if w]
         weight = rows_sum = total = along = squares = 0.0
-        for rows, w, share in seen:
-            weight += w
-            rows_sum += w * rows
-            total += w * share
-            along += w * rows * share
-            squares += w * rows * rows
+        for rows, w, share in zip(_KNOTS, self._seen, self._shares, strict=True):
+            if w:
+                weight += w
+                rows_sum += w * rows
+                total += w * share
+                along += w * rows * share
+                squares += w * rows * rows
         middle, mean = (rows_sum / weight, total / weight) if weight else (1.0, 1.0)
         assumed = self._slope_share * mean / (1.0 + self._slope_share * (middle - 1.0))
         spread = squares - weight * middle * middle
         slope = (along - weight * middle * mean + _SLOPE_WEIGHT * assumed) / (spread + _SLOPE_WEIGHT)
         self._slope = slope = min(max(slope, 0.0), mean / middle)
         start = mean - slope * middle
-        values = [start + slope * rows for rows in _KNOTS]
-        weights = [line + w for line, w in zip(_LINE_WEIGHTS, self._seen, strict=True)]
-        for knot, (w, share) in enumerate(zip(self._seen, self._shares, strict=True)):
-            if w:
-                values[knot] += (share - values[knot]) * w / weights[knot]
+        values: list[float] = []
+        weights: list[float] = []
+        for rows, line, w, share in zip(_KNOTS, _LINE_WEIGHTS, self._seen, self._shares, strict=True):
+            value, weight = start + slope * rows, line + w
+            values.append(value + (share - value) * w / weight if w else value)
+            weights.append(weight)
         self._curve = _never_falling(values, weights)
 
 
@@ -101,6 +109,8 @@ def _nearest(rows: int) -> int:
 
 def _never_falling(values: list[float], weights: list[float]) -> list[float]:
     """The nearest sequence in weighted squares that never falls (pool adjacent violators)."""
+    if values == sorted(values):
+        return values
     means: list[float] = []
     pooled: list[float] = []
     counts: list[int] = []

@@ -18,7 +18,8 @@ from services.clients.channel import call, open_channel
 from services.clients.session_stream import SessionStream
 from services.clients.timeouts import Timeouts
 from services.link.client import LinkClient
-from services.link.codec import Decoder, RetrieveQuestion, encode
+from services.link.codec import RetrieveQuestion, encode
+from services.link.found import decode_found
 from services.link.frames import Kind
 from services.status import error_of_info
 from services.wire.retriever import (
@@ -30,8 +31,6 @@ from services.wire.retriever import (
     encode_query,
 )
 from services.wire.retriever_parts import decode_reply, encode_part
-
-_retrieval = Decoder(Retrieval)
 
 
 class RetrieverClient:
@@ -54,7 +53,7 @@ class RetrieverClient:
         header = telemetry.traceparent()
         if self._link is not None and await self._link.up():
             question = encode(RetrieveQuestion(header, query))
-            return _retrieval(await self._link.ask(Kind.RETRIEVE, question, timeout_s=self._timeouts.retrieve_s))
+            return decode_found(await self._link.ask(Kind.RETRIEVE, question, timeout_s=self._timeouts.retrieve_s))
         answer: pb.RetrieveResponse = await self._stream.ask(
             lambda call_id, _: encode_query(query, call_id=call_id, traceparent=header),
             timeout_s=self._timeouts.retrieve_s,

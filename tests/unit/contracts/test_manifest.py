@@ -15,7 +15,7 @@ from contracts.options import SourceOption
 from contracts.payload import payload_digest
 from contracts.sampling import SamplingPolicy
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
-from tests.helpers.proposals import paths_proposal
+from tests.helpers.proposals import drawn_proposal, paths_proposal, point_law
 
 TARGET = TargetIdentity("m", "c", "t", 100, 2048, "float32", "cpu", "hw")
 SOURCE = SourceDescription(
@@ -124,6 +124,25 @@ def test_payload_digest_tells_any_difference_in_rows_draws_or_round() -> None:
     assert len(digests) == len(graphs)
     assert payload_digest(replace(ROUND, round_id=9), graphs[0]) not in digests
     assert payload_digest(ROUND, merge_by_full_prefix([paths_proposal("a", [[1, 2]])], budget=8)) in digests
+
+
+def test_payload_digest_is_that_of_the_columns_as_they_were_first_written() -> None:
+    graph = merge_by_full_prefix(
+        [
+            paths_proposal("a", [[1, 2], [70000]], semantics=ProbabilitySemantics.FREQUENCY),
+            drawn_proposal("b", [(1, -1), (1, -1)], {-1: point_law(1)}),
+        ],
+        budget=9,
+    )
+    written = hashlib.sha256(ROUND.hash.encode())
+    written.update(graph.token_ids.astype("<u4").tobytes() + graph.parents.astype("<i4").tobytes())
+    written.update(np.array([[d.parent, d.row, d.law] for d in graph.draws], "<i4").tobytes())
+    written.update(b"\0".join(draw.source.encode() for draw in graph.draws))
+    for law in graph.laws:
+        written.update(law.token_ids.astype("<u4").tobytes() + law.weights.astype("<u8").tobytes())
+    for kinds in (graph.semantics, graph.relations):
+        written.update("".join(sorted(kinds)).encode())
+    assert payload_digest(ROUND, graph) == written.hexdigest()
 
 
 def test_tokens_given_out_stay_as_they_were_while_the_frontier_grows():
