@@ -131,11 +131,11 @@ class SegmentSet:
         )
         if length < 0:
             refuse_ids()
-        if number < limits.node_budget:
-            # A large room that little was found for goes.
-            rows = rows[:, :number] if limits.node_budget <= FIRST_ROOM else rows[:, :number].copy()
-        ids, parents, counts, depths = rows
-        return length, count, ids, parents, depths, counts, truncated
+        if number < limits.node_budget > FIRST_ROOM:
+            # A large room goes, little of which may have been used.
+            rows = rows[:, :number].copy()
+        # Row by row: numpy takes twice as long to be unpacked.
+        return length, count, rows[0, :number], rows[1, :number], rows[3, :number], rows[2, :number], truncated
 
 
 @functools.cache
