@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -17,11 +17,21 @@ class Begun(Generic[T]):
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self._coroutine = coroutine
-        self._context = copy_context()
-        self._waits_for: Any = None
-        self._end: BaseException | None = None
+        self._hold(coroutine, copy_context(), None)
         self._step(coroutine.send, None)
+
+    @classmethod
+    def waiting(cls, coroutine: Coroutine[Any, Any, T], context: Context, waits_for: Any) -> Begun[T]:
+        """One whose first part ran in that context already, up to what it waits for."""
+        begun = cls.__new__(cls)
+        begun._hold(coroutine, context, waits_for)
+        return begun
+
+    def _hold(self, coroutine: Coroutine[Any, Any, T], context: Context, waits_for: Any) -> None:
+        self._coroutine = coroutine
+        self._context = context
+        self._waits_for = waits_for
+        self._end: BaseException | None = None
 
     @property
     def ended(self) -> bool:

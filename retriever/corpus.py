@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,9 @@ from contracts.errors import InvalidArgument
 from contracts.proposal import MAX_NODES
 from contracts.retrieval import MAX_BATCH, RetrievalQuery
 from retriever.trie import QueryLimits, Tokens
+
+# A session's queries differ in little but their suffix; what was refused is refused anew.
+_limits = functools.lru_cache(maxsize=1024)(QueryLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,4 @@ def limits_of(query: RetrievalQuery) -> QueryLimits:
     """
     if query.node_budget > MAX_NODES:
         raise InvalidArgument("node_budget", f"{query.node_budget} is outside [0, {MAX_NODES}]")
-    return QueryLimits(
-        max_suffix=query.max_match,
-        min_suffix=query.min_match,
-        max_continuation=query.max_depth,
-        node_budget=query.node_budget,
-    )
+    return _limits(query.max_match, query.min_match, query.max_depth, query.node_budget)

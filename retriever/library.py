@@ -104,13 +104,13 @@ class Library:
 
         Raises NotFound for an index the tenant cannot see, FailedPrecondition where the release is not (or no longer) here.
         """
-        releases = self._visible(index, tenant)
-        for loaded in releases:
-            if loaded.release_id == release_id:
-                return loaded
-        raise FailedPrecondition(
-            "release_id", f"{index} has {', '.join(loaded.release_id for loaded in releases)} here, not {release_id}"
-        )
+        shelf = self._shelves.get(index)
+        if shelf is not None:
+            for loaded in shelf.releases:
+                if loaded.release_id == release_id and loaded.visible_to(tenant):
+                    return loaded
+        here = ", ".join(loaded.release_id for loaded in self._visible(index, tenant))
+        raise FailedPrecondition("release_id", f"{index} has {here} here, not {release_id}")
 
     def visible_indexes(self, tenant: str = "") -> dict[str, str]:
         """Index name to present release id, for what the tenant can see."""

@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from contracts.errors import ResourceExhausted
 from contracts.retrieval import Retrieval
-from retriever import kernel_joined, kernel_match, kernel_single, kernel_table, kernel_trie
+from retriever import kernel_match, kernel_query, kernel_table, kernel_trie
 from retriever.joining import joined
 from retriever.segment import Segment, segment_from_documents
-from retriever.trie import QueryLimits, Tokens, context_array, miss, trie_rows
+from retriever.trie import QueryLimits, Tokens, context_array, is_row, miss, refuse_ids, trie_rows
 
 FIRST_ROOM = 1024
+_INT64 = np.dtype(np.int64)
+# The first fields of a Retrieval, in their order: match length, occurrences, tokens, parents, depths, counts, truncated.
+Found = tuple[int, int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], bool]
 
 
 class SegmentSet:
@@ -53,19 +56,20 @@ class SegmentSet:
     def retrieve(self, context: Tokens, limits: QueryLimits) -> Retrieval:
         """Longest suffix match of the context (token ids, any integer dtype) and the trie below it.
 
-        Raises InvalidArgument for ids outside [0, 2^32).
+        Raises InvalidArgument for anything but a row of ids in [0, 2^32).
         """
-        tokens = context_array(context, limits.max_suffix)
-        length = int(kernel_match.longest_match(self._table, tokens, limits.max_suffix, limits.min_suffix))
-        return self._best(tokens, length, limits)
+        return Retrieval(*self.search(context, limits))
+
+    def search(self, context: Tokens, limits: QueryLimits) -> Found:
+        """`retrieve` before it is put into a record, whose first fields it is."""
+        if not is_row(context):
+            context = context_array(context, limits.max_suffix)
+        return self._found(context, limits.max_suffix, limits.min_suffix, limits)
 
     def retrieve_batch(self, contexts: Sequence[Tokens], limits: QueryLimits) -> list[Retrieval]:
         """`retrieve` for each context, in order; all contexts are checked before the first is answered."""
         rows = [context_array(context, limits.max_suffix) for context in contexts]
-        lengths = [
-            int(kernel_match.longest_match(self._table, row, limits.max_suffix, limits.min_suffix)) for row in rows
-        ]
-        return [self._best(row, length, limits) for row, length in zip(rows, lengths, strict=True)]
+        return [Retrieval(*self._found(row, limits.max_suffix, limits.min_suffix, limits)) for row in rows]
 
     def longest(self, context: Tokens, limits: QueryLimits) -> int:
         """Length of the longest continued suffix, 0 where none of at least min_suffix is."""
@@ -75,7 +79,8 @@ class SegmentSet:
     def best(self, suffix: Tokens, limits: QueryLimits) -> Retrieval:
         """The pruned trie below exactly this suffix (no shorter one); a miss where it is not continued here."""
         tokens = context_array(suffix, len(suffix))
-        return self._best(tokens, tokens.shape[0], limits)
+        exactly = tokens.shape[0]
+        return Retrieval(*self._found(tokens, exactly, exactly, limits)) if exactly else miss()
 
     def above(self, suffix: Tokens, max_continuation: int, min_count: int, max_nodes: int) -> Retrieval:
         """Every node below the suffix with a count of at least min_count, breadth first, siblings by token.
@@ -118,23 +123,19 @@ class SegmentSet:
         found = int(kernel_match.intervals(self._table, tokens, length, low, high)) if length else 0
         return low, high, found
 
-    def _best(self, tokens: NDArray[np.int64], length: int, limits: QueryLimits) -> Retrieval:
-        low, high, found = self._intervals(tokens, length)
-        if found == 0:
-            return miss()
-        rows = np.empty((4, limits.node_budget), np.int64)
-        wanted = (length, limits.max_continuation, limits.node_budget)
-        # Chosen here and not in compiled code, which would compile all three into one once more.
-        matching = np.flatnonzero(low < high)
-        if matching.shape[0] == 1:
-            only = int(matching[0])
-            table = self._table[only : only + 1]
-            number, truncated = kernel_single.best_of_one(table, low[only], high[only], *wanted, *rows)
-        else:
-            number, truncated = kernel_joined.best_of_several(self._table, low, high, *wanted, *rows)
-        if number < 0:
-            number, truncated = kernel_trie.best_first(self._table, low, high, *wanted, *rows)
-        return trie_rows(length, found, rows[:, :number], bool(truncated))
+    def _found(self, tokens: NDArray[np.int64], most: int, least: int, limits: QueryLimits) -> Found:
+        """For a suffix of `most` tokens at most and `least` at least."""
+        rows = np.empty((4, limits.node_budget), _INT64)
+        length, count, number, truncated = kernel_query.continuations(
+            self._table, tokens, most, least, limits.max_continuation, rows
+        )
+        if length < 0:
+            refuse_ids()
+        if number < limits.node_budget > FIRST_ROOM:
+            # A large room goes, little of which may have been used.
+            rows = rows[:, :number].copy()
+        # Row by row: numpy takes twice as long to be unpacked.
+        return length, count, rows[0, :number], rows[1, :number], rows[3, :number], rows[2, :number], truncated
 
 
 @functools.cache
@@ -143,6 +144,7 @@ def warm_up() -> None:
     small = segment_from_documents([[0, 1]])
     one = SegmentSet([small])
     found = one.above([0], 1, 1, 1)
+    one.longest([0], QueryLimits())
     one.count([0], found.tokens, found.parents, found.depths)
     # One segment, several, and several that number their tokens in alphabets of their own: the three walks.
     large = segment_from_documents([[1 << 20, 1]])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +23,7 @@ from contracts.retrieval import Retrieval
 
 MAX_TOKEN_ID = 2**32 - 1
 MAX_NODE_BUDGET = 1 << 20
+_INT64 = np.dtype(np.int64)
 Tokens = Sequence[int] | NDArray[np.integer]
 
 
@@ -80,5 +82,15 @@ def context_array(context: ArrayLike, most: int) -> NDArray[np.int64]:
     tokens = tokens[max(0, tokens.shape[0] - most) :].astype(np.int64)
     # Read as unsigned, a negative id is a huge one: one comparison finds both.
     if (tokens.view(np.uint64) > MAX_TOKEN_ID).any():
-        raise InvalidArgument("context", f"token ids lie in [0, {MAX_TOKEN_ID}]")
+        refuse_ids()
     return tokens
+
+
+def refuse_ids() -> NoReturn:
+    """Raises InvalidArgument."""
+    raise InvalidArgument("context", f"token ids lie in [0, {MAX_TOKEN_ID}]")
+
+
+def is_row(context: Tokens) -> TypeGuard[NDArray[np.int64]]:
+    """Whether compiled code may read it as it is, once it has seen that all are ids."""
+    return type(context) is np.ndarray and context.dtype is _INT64 and context.ndim == 1 and context.flags.carray

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from enum import Enum
-from functools import cache
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -31,6 +30,8 @@ T = TypeVar("T")
 # Up to so many whole numbers travel as such: numpy's fixed cost a call, cold, is more than that of reading them.
 _FEW = 64
 _INT64 = np.dtype(np.int64)
+# By the identity of an annotation, which its decoder keeps and so does this: its hash is that of all its parts.
+_DTYPES: dict[int, tuple[Any, np.dtype[Any]]] = {}
 _NOTHING: npt.NDArray[np.int64] = np.zeros(0, _INT64)
 
 
@@ -88,18 +89,45 @@ class Decoder(Generic[T]):
             raise InvalidArgument("", f"no {self._kind.__name__}: {error}") from error
 
 
+def encode_found(found: Retrieval) -> bytes:
+    """As `encode`, byte for byte: its rows are numbers before the encoder has to ask what each of them is."""
+    tokens, parents, depths, counts = found.tokens, found.parents, found.depths, found.counts
+    if not (_few(tokens) and _few(parents) and _few(depths) and _few(counts)):
+        return encode(found)
+    return encode(
+        {
+            "match_length": found.match_length,
+            "match_count": found.match_count,
+            "tokens": tokens.tolist(),
+            "parents": parents.tolist(),
+            "depths": depths.tolist(),
+            "counts": counts.tolist(),
+            "truncated": found.truncated,
+            "compute_us": found.compute_us,
+            "release": found.release,
+            "live_generation": found.live_generation,
+            "live_gone": found.live_gone,
+        }
+    )
+
+
+def _few(value: npt.NDArray[Any]) -> bool:
+    # Of numpy's types there is one object each, but for other byte orders.
+    return value.dtype is _INT64 and value.ndim == 1 and len(value) <= _FEW
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        if value.dtype == _INT64 and value.ndim == 1 and len(value) <= _FEW:
+        if _few(value):
             return value.tolist()
         return value.shape, np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
     raise NotImplementedError(f"{type(value).__name__} travels over no link")
 
 
 def _array(kind: Any, value: Any) -> npt.NDArray[Any]:
-    if len(value) != 2 or not isinstance(value[1], bytes):
+    if len(value) != 2 or type(value[1]) is not bytes:
         made = np.array(value) if value else _NOTHING
-        if made.ndim != 1 or made.dtype != _INT64 or _dtype(kind) != _INT64:
+        if made.dtype is not _INT64 or made.ndim != 1 or _dtype(kind) is not _INT64:
             raise ValueError("no array, and no list of whole numbers of 64 bits")
         return made
     # A copy: what is read from a message cannot be written to, and kernels are compiled for arrays that can.
@@ -107,12 +135,13 @@ def _array(kind: Any, value: Any) -> npt.NDArray[Any]:
     return np.frombuffer(data, dtype=_dtype(kind)).reshape(shape).copy()
 
 
-@cache
 def _dtype(kind: Any) -> np.dtype[Any]:
-    """Of npt.NDArray[scalar]."""
-    (scalar,) = get_args(get_args(kind)[1])
-    dtype: np.dtype[Any] = np.dtype(scalar)
-    return dtype.newbyteorder("<")
+    """Of npt.NDArray[scalar], the one object that numpy has for it where this machine's order is little-endian."""
+    known = _DTYPES.get(id(kind))
+    if known is None:
+        (scalar,) = get_args(get_args(kind)[1])
+        known = _DTYPES[id(kind)] = kind, np.dtype(np.dtype(scalar).newbyteorder("<").str)
+    return known[1]
 
 
 def _classes(kind: Any, seen: dict[type, str]) -> dict[type, str]:

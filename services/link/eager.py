@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextvars import copy_context
 from typing import Any
 
 from orchestrator.begun import Begun
@@ -17,11 +18,12 @@ def run_eagerly(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | No
 
     Its first part runs in no task of its own: it must not ask for the current one, and what it raises is raised here.
     """
-    begun = Begun(coroutine)
-    if begun.ended:
-        begun.result()
+    context = copy_context()
+    try:
+        waits_for = context.run(coroutine.send, None)
+    except StopIteration:
         return None
-    return asyncio.get_running_loop().create_task(_rest(begun))
+    return asyncio.get_running_loop().create_task(_rest(Begun.waiting(coroutine, context, waits_for)))
 
 
 async def _rest(begun: Begun[None]) -> None:

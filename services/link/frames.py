@@ -6,7 +6,7 @@ Header, little-endian: payload length uint32, call id uint64, kind uint8. A call
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
 from contracts.errors import DataLoss
@@ -52,15 +52,17 @@ class Splitter:
     def __init__(self) -> None:
         self._pending = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[tuple[Kind, int, bytes]]:
+    def feed(self, data: bytes) -> Iterable[tuple[Kind, int, bytes]]:
         """(kind, call id, payload) of each frame that is now whole. Raises DataLoss for what is no frame."""
-        pending = self._pending
-        if not pending and len(data) >= _HEADER.size:
+        if not self._pending and len(data) >= _HEADER.size:
             kind, call_id, end = _head(data)
             if len(data) == end:
                 # What a question or an answer by itself is.
-                yield kind, call_id, data[_HEADER.size :]
-                return
+                return ((kind, call_id, data[_HEADER.size :]),)
+        return self._cut(data)
+
+    def _cut(self, data: bytes) -> Iterator[tuple[Kind, int, bytes]]:
+        pending = self._pending
         pending += data
         while len(pending) >= _HEADER.size:
             kind, call_id, end = _head(pending)

@@ -15,6 +15,9 @@ from services.link.frames import Kind, Splitter, frame
 from services.link.writing import Writer
 from services.status import info_of, typed
 
+# An enumeration's members are looked up through its metaclass.
+_CANCEL, _FORGET, _REPLY, _ERROR = Kind.CANCEL, Kind.FORGET, Kind.REPLY, Kind.ERROR
+
 
 class Answering(Protocol):
     """What one connection's questions are put to; it may keep state of that connection."""
@@ -38,11 +41,11 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for kind, call_id, payload in self._splitter.feed(data):
-            if kind is Kind.CANCEL:
+            if kind is _CANCEL:
                 running = self._tasks.get(call_id)
                 if running is not None:
                     running.cancel()
-            elif kind is Kind.FORGET:
+            elif kind is _FORGET:
                 self._answering.forget(payload.decode(errors="replace"))
             else:
                 answer = run_eagerly(self._answer(kind, call_id, payload))
@@ -61,9 +64,9 @@ class _Connection(asyncio.Protocol):
 
     async def _answer(self, kind: Kind, call_id: int, payload: bytes) -> None:
         try:
-            answer = frame(Kind.REPLY, call_id, await self._answering.answer(kind, payload))
+            answer = frame(_REPLY, call_id, await self._answering.answer(kind, payload))
         except Exception as error:
-            answer = frame(Kind.ERROR, call_id, info_of(typed(error)).SerializeToString())
+            answer = frame(_ERROR, call_id, info_of(typed(error)).SerializeToString())
         self._writer.write(answer)
 
 

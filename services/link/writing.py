@@ -20,13 +20,12 @@ class Writer:
             # Its number may belong to another socket by now.
             return
         if not transport.get_write_buffer_size():
-            data = data[self._taken(data) :]
-        if data:
-            transport.write(data)
-
-    def _taken(self, data: bytes) -> int:
-        """How many bytes the socket takes now. Full, or broken: which of them, the transport finds out."""
-        try:
-            return os.write(self._descriptor, data)
-        except OSError:
-            return 0
+            try:
+                taken = os.write(self._descriptor, data)
+            except OSError:
+                # Full, or broken: which of them, the transport finds out.
+                taken = 0
+            if taken == len(data):
+                return
+            data = data[taken:]
+        transport.write(data)

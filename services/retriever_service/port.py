@@ -34,10 +34,9 @@ class LocalRetriever:
             raise InvalidArgument("node_budget", f"{query.node_budget} is negative")
         if query.node_budget == 0 or query.max_depth == 0:
             return Retrieval(release=query.release, live_generation=query.live_generation)
-        corpus = corpus_of(query)
-        await self._catch_up(corpus)
-        (found,) = self._retriever.retrieve(corpus, [query.suffix], limits_of(query))
-        return replace(found, compute_us=(time.perf_counter() - started) * 1e6)
+        if query.live_generation:
+            await self._catch_up(corpus_of(query))
+        return self._retriever.answer(query, started)
 
     async def retrieve_batch(
         self, query: RetrievalQuery, suffixes: Sequence[npt.NDArray[np.int64]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Protocol
 
 from contracts.errors import FailedPrecondition, InvalidArgument
@@ -13,13 +13,14 @@ from protos.draftproof.v1 import retriever_pb2_grpc
 from retriever.corpus import Corpus
 from retriever.merging import Question, Reply
 from services import telemetry
-from services.link.codec import Decoder, RetrieveQuestion, encode
+from services.link.codec import Decoder, RetrieveQuestion, encode_found
 from services.link.frames import Kind
 from services.status import answering, info_of, typed
 from services.wire.retriever import decode_batch, decode_output, decode_query, encode_index, encode_retrieval
 from services.wire.retriever_parts import decode_part, encode_reply
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["RetrieverService"].full_name
+_RETRIEVE = Kind.RETRIEVE
 _question = Decoder(RetrieveQuestion)
 
 
@@ -90,7 +91,11 @@ async def answer_query(port: RetrieverPort, message: pb.RetrieveRequest) -> pb.R
         return pb.RetrieveResponse(call_id=message.call_id, error=info_of(typed(error)))
 
 
-async def _retrieve(port: RetrieverPort, query: RetrievalQuery, traceparent: str) -> Retrieval:
+def _retrieve(port: RetrieverPort, query: RetrievalQuery, traceparent: str) -> Awaitable[Retrieval]:
+    return port.retrieve(query) if telemetry.untraced(traceparent) else _traced(port, query, traceparent)
+
+
+async def _traced(port: RetrieverPort, query: RetrievalQuery, traceparent: str) -> Retrieval:
     attributes = {"draftproof.index": query.index, "draftproof.index.release": query.release}
     with telemetry.span("draftproof.retriever.retrieve", traceparent, attributes):
         return await port.retrieve(query)
@@ -103,10 +108,10 @@ class RetrieveLink:
         self._port = port
 
     async def answer(self, kind: Kind, payload: bytes) -> bytes:
-        if kind is not Kind.RETRIEVE:
+        if kind is not _RETRIEVE:
             raise InvalidArgument("frame.kind", f"{kind.name} is no question for a retriever")
         question = _question(payload)
-        return encode(await _retrieve(self._port, question.query, question.traceparent))
+        return encode_found(await _retrieve(self._port, question.query, question.traceparent))
 
     def forget(self, session_id: str) -> None:
         """Sessions leave nothing here."""

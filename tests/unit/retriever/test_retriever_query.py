@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from contracts.errors import InvalidArgument, ResourceExhausted
+from retriever import kernel_query
 from retriever.query import SegmentSet
 from retriever.segment import segment_from_documents
 from retriever.trie import QueryLimits
@@ -90,6 +91,52 @@ def test_a_batch_answers_each_context_in_order() -> None:
 def test_a_context_that_is_no_row_of_ids_is_refused(context: list[float]) -> None:
     with pytest.raises(InvalidArgument, match="context"):
         over([TRACE]).retrieve(context, QueryLimits())
+
+
+@pytest.mark.parametrize("outside", [-1, 2**32, -(2**63), 2**63 - 1])
+def test_an_array_with_a_number_that_is_no_id_is_refused_where_it_would_be_read(outside: int) -> None:
+    corpus = over([TRACE])
+    for context in ([outside, 5, 6], [5, 6, outside]):
+        with pytest.raises(InvalidArgument, match=r"context: token ids lie in \[0, 4294967295\]"):
+            corpus.retrieve(np.array(context), QueryLimits(max_suffix=3))
+    assert corpus.retrieve(np.array([outside, 5, 6]), QueryLimits(max_suffix=2)).match_length == 2
+
+
+def test_a_context_is_read_alike_whatever_it_is_held_in() -> None:
+    corpus = over([TRACE])
+    context = [77, 4, 5, 6]
+    expected = corpus.retrieve(context, QueryLimits())
+    assert expected.match_length == 3
+    row = np.array(context)
+    sealed = row.copy()
+    sealed.flags.writeable = False
+    others = (row, sealed, np.repeat(row, 2)[::2], row.astype(">i8"), row.astype(np.uint32), row.astype(np.uint64))
+    for other in others:
+        before = other.tobytes()
+        assert corpus.retrieve(other, QueryLimits()).same_as(expected)
+        assert other.tobytes() == before
+    # A signature more is compiled in the middle of a request.
+    assert len(kernel_query.continuations.signatures) == 1
+
+
+@pytest.mark.parametrize("budget", [1, 3, 8, 24, 1024, 1025, 5000])
+def test_an_answers_rows_hold_its_nodes_and_no_more_whatever_the_budget(budget: int) -> None:
+    answer = over([TRACE]).retrieve(np.array([4, 5, 6]), QueryLimits(node_budget=budget))
+    assert answer.nodes == min(budget, 8)
+    for row in (answer.tokens, answer.parents, answer.depths, answer.counts):
+        assert (row.shape, row.flags.carray) == ((answer.nodes,), True)
+    assert answer.paths() == over([TRACE]).retrieve([4, 5, 6], QueryLimits()).paths()[:budget]
+
+
+def test_exactly_a_suffix_is_asked_for_and_no_shorter_one() -> None:
+    corpus = over([[1, 2, 3, 8], [9, 3, 7]])
+    limits = QueryLimits()
+    assert corpus.best([1, 2, 3], limits).same_as(corpus.retrieve([1, 2, 3], limits))
+    assert corpus.best([3], limits).match_count == 2
+    assert corpus.best([5, 3], limits).miss
+    assert corpus.best([], limits).miss
+    with pytest.raises(InvalidArgument, match="context"):
+        corpus.best([-1, 3], limits)
 
 
 @pytest.mark.parametrize(

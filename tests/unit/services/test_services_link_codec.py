@@ -19,7 +19,7 @@ from contracts.proposal import Proposal
 from contracts.receipt import Receipt
 from contracts.retrieval import Retrieval, RetrievalQuery
 from services.link.address import socket_path
-from services.link.codec import FORMAT, Decoder, ProposeQuestion, RetrieveQuestion, VerifyQuestion, encode
+from services.link.codec import FORMAT, Decoder, ProposeQuestion, RetrieveQuestion, VerifyQuestion, encode, encode_found
 from tests.unit.services import strategies as some
 
 ROUND = RoundManifest("m", "s", 0, 1, "f", 0, ())
@@ -63,6 +63,15 @@ def test_retrievals() -> None:
     sent = Retrieval(3, 9, *(np.array(column) for column in ([5, 6], [-1, 0], [1, 2], [4, 2**40])), truncated=True)
     assert through(sent).same_as(sent)
     assert through(QUERY).query.suffix.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("length", [0, 1, 64, 65])
+@pytest.mark.parametrize("odd", ["int64", ">i8", "int32"])
+def test_what_was_found_is_sent_byte_for_byte_as_any_record(length: int, odd: str) -> None:
+    column = np.arange(length) * 2**28
+    found = Retrieval(3, 9, column, column - 1, column[::-1], column.astype(odd), True, 41.5, "r", 7, False)
+    assert encode_found(found) == encode(found)
+    assert encode_found(Retrieval()) == encode(Retrieval())
 
 
 @pytest.mark.parametrize("length", [0, 1, 64, 65])

@@ -1,6 +1,9 @@
 """Where traces and metrics go is said by OpenTelemetry's own variables."""
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.util._once import Once
 
 from services import telemetry
 
@@ -28,3 +31,23 @@ def test_each_signal_goes_where_its_own_endpoint_or_else_the_common_one_says(
         monkeypatch.setenv(name, value)
     assert telemetry.collector("traces") == traces
     assert telemetry.collector("metrics") == metrics
+
+
+def test_a_call_is_in_no_trace_until_it_has_a_parent_or_a_provider_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
+    assert telemetry.untraced("")
+    assert not telemetry.untraced("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    with telemetry.span("call", "", {}) as none:
+        assert not none.is_recording()
+    trace.set_tracer_provider(TracerProvider())
+    assert not telemetry.untraced("")
+    with telemetry.span("call", "", {"of": "a test"}) as span:
+        assert span.is_recording()
+        assert trace.get_current_span() is span
+
+
+def test_a_provider_that_the_environment_names_counts_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(telemetry, "_PROVIDER_NAMED", True)
+    assert not telemetry.untraced("")
