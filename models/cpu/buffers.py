@@ -14,7 +14,7 @@ from models.cpu.embedding import EmbeddingTable
 from models.cpu.formats import BF16, FP32, PANEL
 from models.cpu.matmul import widened_floats
 from models.cpu.packing import panels
-from models.cpu.preparing import GIVEN_FIELDS, QUERIES_PER_GROUP, WORK_FIELDS, prepare
+from models.cpu.preparing import QUERIES_PER_GROUP, WORK_FIELDS, prepare
 from models.cpu.records import Model
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER
 from models.cpu.storage import PagedStorage
@@ -88,12 +88,18 @@ class Prepared(NamedTuple):
 class WorkBuffers:
     """Where passes compute, kept from one to the next: new memory would cost a fault a page.
 
-    A pass's record and the counters that its threads share are new each time. A helper that comes late, when the next pass is
-    under way, sees by them that its own is over, and touches nothing else.
+    A pass's record and the counters that its threads share are new each time. A helper that comes late, when the next pass
+    is under way, sees by them that its own is over, and touches nothing else.
     """
 
     def __init__(
-        self, model: ModelBuffers, storage: PagedStorage, cos: Floats, sin: Floats, embedding: EmbeddingTable, threads: int
+        self,
+        model: ModelBuffers,
+        storage: PagedStorage,
+        cos: Floats,
+        sin: Floats,
+        embedding: EmbeddingTable,
+        threads: int,
     ) -> None:
         self._model, self._record = model, model.record
         self._embedding = embedding
@@ -126,7 +132,14 @@ class WorkBuffers:
             inputs = self._inputs(span)
             held.append(inputs)
             staged = len(span.parent_list)
-            blocks += (count, length, staged - count, len(span.slot.table), asked, 0 if inputs is None else address(inputs))
+            blocks += (
+                count,
+                length,
+                staged - count,
+                len(span.slot.table),
+                asked,
+                0 if inputs is None else address(inputs),
+            )
             wanted += asked
             most_stored, most_rows = max(most_stored, length + staged), max(most_rows, count)
             # Of each row its staged ancestors and itself.

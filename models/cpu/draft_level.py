@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.cpu.jit import LANES, get, get_int, jit, jit_entry, put
+from models.cpu.jit import LANES, get, get_int, jit, jit_entry, put, put_int
 from models.cpu.matmul import multiply
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER, _norm_rows, _prepare_rows, run
 from models.cpu.sync import claim, finish, wait

@@ -40,10 +40,10 @@ def prepare(place, memory, start, logits, taps):  # type: ignore[no-untyped-def]
     place: the model's record. memory: int64, zeroed counters up to `start`, then the record's place, `Given`, its lists and
     room for the tables. The lists, one after another: BLOCK_FIELDS numbers a block; tokens; positions; parents of all
     staged rows, block by block; wanted rows of each block; tapped layers; pages, block by block. logits: float32 [wanted,
-    padded vocabulary]. taps: float32 [taps, rows, padded hidden], the final norm's rows behind them where they are asked for.
+    padded vocabulary]. taps: float32 [taps, rows, padded hidden], the final norm's rows behind them where they are read.
     """
     model = model_at(place)
-    counters = np.int64(memory.ctypes.data)
+    counters = _address(memory)
     work = counters + 8 * start
     given = given_at(work + 8 * WORK_FIELDS)
     blocks = work + 8 * (WORK_FIELDS + GIVEN_FIELDS)
@@ -67,7 +67,7 @@ def prepare(place, memory, start, logits, taps):  # type: ignore[no-untyped-def]
         model, given, blocks, positions, parents, wanted, pages, row_block, lengths, groups, path_start
     )
     _fill_rows(model, given, blocks, tokens, positions)
-    tapped = np.int64(taps.ctypes.data)
+    tapped = _address(taps)
     normed = given.normed
     if given.outputs:
         normed = tapped + 4 * given.tap_count * given.rows * model.hidden_stride
@@ -103,12 +103,17 @@ def prepare(place, memory, start, logits, taps):  # type: ignore[no-untyped-def]
         given.wanted_count,
         wanted,
         given.picked,
-        np.int64(logits.ctypes.data),
+        _address(logits),
         counters,
         given.phases,
     )
     put_work(work, record)
     return work
+
+
+@jit
+def _address(array):  # type: ignore[no-untyped-def]
+    return np.int64(array.ctypes.data)
 
 
 @jit

@@ -18,6 +18,9 @@ from numba.core import types
 from models.cpu.jit import F32, I64, declare
 from models.cpu.records import Given, Model, Work
 
+# numba's annotations do not know all of its types.
+_numba: Any = types
+
 
 def in_memory(record: tuple[Any, ...]) -> npt.NDArray[np.int64]:
     """The record as compiled code reads it; a float32 lies in the lower half of its field."""
@@ -31,7 +34,7 @@ def _bits(value: np.float32) -> int:
 def _reader(kind: type[tuple[Any, ...]], fields: Sequence[str], floats: Sequence[str] = ()) -> Any:
     """Code that reads a record of that kind, all int64 but `floats`."""
     held = [F32 if name in floats else I64 for name in fields]
-    made = types.BaseTuple.from_types([types.float32 if part is F32 else types.int64 for part in held], kind)
+    made = _numba.BaseTuple.from_types([_numba.float32 if part is F32 else _numba.int64 for part in held], kind)
 
     def codegen(context: Any, builder: ir.IRBuilder, _signature: Any, values: Any) -> Any:
         read = [
@@ -40,7 +43,7 @@ def _reader(kind: type[tuple[Any, ...]], fields: Sequence[str], floats: Sequence
         ]
         return context.make_tuple(builder, made, read)
 
-    return made(types.int64), codegen
+    return made(_numba.int64), codegen
 
 
 @declare
@@ -67,9 +70,7 @@ def put_work(_context: Any, place: Any, work: Any) -> Any:
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
         for index, kind in enumerate(signature.args[1]):
-            value = context.cast(builder, builder.extract_value(values[1], index), kind, types.int64)
-            builder.store(
-                value, builder.inttoptr(builder.add(values[0], I64(8 * index)), I64.as_pointer()), align=8
-            )
+            value = context.cast(builder, builder.extract_value(values[1], index), kind, _numba.int64)
+            builder.store(value, builder.inttoptr(builder.add(values[0], I64(8 * index)), I64.as_pointer()), align=8)
 
-    return types.void(types.int64, work), codegen
+    return _numba.void(_numba.int64, work), codegen
