@@ -148,13 +148,14 @@ def bind(capability: VerifierCapability, graph: CandidateGraph) -> None:
     """The per-round check on the merged graph (M7.7 section 0x02A). Raises FailedPrecondition before the target runs."""
     if not len(graph):
         return
-    for semantics in sorted(graph.semantics):
-        if semantics not in capability.semantics:
-            raise _refuse("proposal.semantics", capability.name, f"does not accept {semantics} semantics")
-    for relation in sorted(graph.relations):
-        if relation not in capability.relations:
-            raise _refuse("proposal.relation", capability.name, f"does not accept the {relation} relation")
-    if graph.topology not in capability.topologies:
+    if not graph.semantics <= capability.semantics:
+        semantics = min(graph.semantics - capability.semantics)
+        raise _refuse("proposal.semantics", capability.name, f"does not accept {semantics} semantics")
+    if not graph.relations <= capability.relations:
+        relation = min(graph.relations - capability.relations)
+        raise _refuse("proposal.relation", capability.name, f"does not accept the {relation} relation")
+    # A graph of rows has one of the three topologies of rows: which, matters to few.
+    if not capability.topologies >= ROW_TOPOLOGIES and graph.topology not in capability.topologies:
         raise _refuse("proposal.topology", capability.name, f"does not accept a {graph.topology}")
     if capability.needs_law and any(draw.law < 0 for draw in graph.draws):
         raise _refuse("proposal.laws", capability.name, "needs the law of every draw")

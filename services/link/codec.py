@@ -8,6 +8,7 @@ have been built from the same records: FORMAT names them, and a socket's name ho
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from enum import Enum
@@ -31,6 +32,7 @@ T = TypeVar("T")
 # Up to so many whole numbers travel as such: numpy's fixed cost a call, cold, is more than that of reading them.
 _FEW = 64
 _INT64 = np.dtype(np.int64)
+_LITTLE_ENDIAN = sys.byteorder == "little"
 _NOTHING: npt.NDArray[np.int64] = np.zeros(0, _INT64)
 
 
@@ -92,6 +94,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype == _INT64 and value.ndim == 1 and len(value) <= _FEW:
             return value.tolist()
+        if _LITTLE_ENDIAN and value.dtype.isnative and value.flags.c_contiguous:
+            return value.shape, value.data
         return value.shape, np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
     raise NotImplementedError(f"{type(value).__name__} travels over no link")
 
