@@ -103,9 +103,10 @@ def _check(span: Span, info: BackendInfo) -> None:
     if block.inputs is not None and tuple(block.inputs.shape) != (count, info.hidden_size):
         raise InvalidArgument("blocks.inputs", f"{tuple(block.inputs.shape)}, expected ({count}, {info.hidden_size})")
     before, length = span.staged_before, span.slot.length
-    if any(not -1 <= parent < row for row, parent in enumerate(parents[before:], start=before)):
-        raise InvalidArgument("blocks.parents", "a parent must be -1 or an earlier staged row")
-    if any(position != length + depth for position, depth in zip(positions, depths(parents)[before:], strict=True)):
+    for row in range(before, len(parents)):
+        if not -1 <= parents[row] < row:
+            raise InvalidArgument("blocks.parents", "a parent must be -1 or an earlier staged row")
+    if positions != [length + depth for depth in depths(parents)[before:]]:
         raise InvalidArgument("blocks.positions", "a row must stand one position after its parent")
 
 

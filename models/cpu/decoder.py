@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from models.backend import BackendInfo, PassResult, RowBlock
 from models.config import DecoderConfig
-from models.cpu.buffers import ModelBuffers, Prepared, WorkBuffers
+from models.cpu.buffers import ModelBuffers, WorkBuffers
 from models.cpu.embedding import embedding_table
 from models.cpu.formats import FORMATS
+from models.cpu.helpers import Helpers
 from models.cpu.preparing import run_at
 from models.cpu.storage import PagedStorage
 from models.cpu.weights import CpuWeights
@@ -46,7 +46,7 @@ class CpuDecoder(PooledSlots):
         self._storage = PagedStorage(config, kv_budget_tokens)
         self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="draftproof-pass")
+        self._helpers = Helpers(self._threads)
         self._model = ModelBuffers(config, weights.passes, FORMATS[info.dtype], self._threads)
         cos, sin = (table.numpy() for table in config.rope.table(config.context_length))
         embedding = embedding_table(weights.embedding)
@@ -60,8 +60,7 @@ class CpuDecoder(PooledSlots):
             return PassResult(HostRows(()), {tap: HostRows(()) for tap in taps})
         outputs = FINAL_NORM_TAP in taps
         work = self._work.prepare(spans, list(tapped.values()), outputs=outputs)
-        for thread in range(1, self._threads):
-            self._helpers.submit(_help, self._model.place, work, thread, self._threads)
+        self._helpers.join(self._model.place, work.place, work.memory)
         run_at(self._model.place, work.place, 0, self._threads)
         for span in spans:
             self._pool.stage(span.slot, span.block)
@@ -82,8 +81,3 @@ class CpuDecoder(PooledSlots):
         self.forward([RowBlock(slot, zero, zero, np.array([-1]))])
         self.commit(slot, [0])
         self.release(slot)
-
-
-def _help(model: int, work: Prepared, thread: int, threads: int) -> None:
-    """A helper may start after the pass is over: holding `work` keeps the counters that tell it so."""
-    run_at(model, work.place, thread, threads)

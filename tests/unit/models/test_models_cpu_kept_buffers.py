@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
 from models.backend import Backend, PassResult
 from models.cpu.decoder import CpuDecoder
+from models.cpu.helpers import Helpers
+from models.cpu.preparing import run_at
 from models.host_rows import HostRows, rows_at
 from models.load import Dtype
 from tests.helpers.tiny_models import tiny_checkpoint
@@ -84,17 +87,17 @@ def test_results_stay_as_they_are_when_other_passes_follow(odd: Path) -> None:
 
 
 class _Late:
-    """Helpers that come when they are let: as on a machine that is busy with something else."""
+    """A helper that comes when it is let: as on a machine that is busy with something else."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._waiting: list[tuple[int, int, npt.NDArray[np.int64]]] = []
 
-    def submit(self, call: Callable[..., None], *arguments: Any) -> None:
-        self._waiting.append((call, arguments))
+    def join(self, model: int, work: int, memory: npt.NDArray[np.int64]) -> None:
+        self._waiting.append((model, work, memory))
 
     def come(self) -> None:
-        for call, arguments in self._waiting:
-            call(*arguments)
+        for model, work, _ in self._waiting:
+            run_at(model, work, 1, 2)
         self._waiting.clear()
 
 
@@ -120,4 +123,17 @@ def test_rows_of_a_pass_are_read_as_arrays_without_tensors_over_them(odd: Path) 
         assert isinstance(array, np.ndarray)
         assert np.shares_memory(array, blocks[0].numpy())
         assert [rows.shape for rows in blocks[:]] == [array.shape]
-    assert torch.equal(torch.ones(2), rows_at([torch.ones(2)], 0))
+    tensor = torch.ones(2)
+    assert rows_at([tensor], 0) is tensor
+
+
+def test_helpers_end_with_whom_they_help() -> None:
+    before = set(threading.enumerate())
+    helpers = Helpers(3)
+    made = set(threading.enumerate()) - before
+    assert len(made) == 2
+    del helpers
+    gc.collect()
+    for thread in made:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
