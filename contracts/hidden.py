@@ -38,10 +38,16 @@ class HiddenRows:
     base: int = 0
 
     def __post_init__(self) -> None:
-        shapes = {rows.shape for rows in self.taps.values()}
         if not 0 <= self.base <= self.start:
             raise InvalidArgument("hidden.base", f"{self.base} is outside [0, {self.start}]")
-        if len({shape[:1] for shape in shapes}) != 1 or any(len(shape) != 2 for shape in shapes):
+        count = -1
+        for rows in self.taps.values():
+            if rows.ndim != 2 or (count >= 0 and len(rows) != count):
+                count = -1
+                break
+            count = len(rows)
+        if count < 0:
+            shapes = {rows.shape for rows in self.taps.values()}
             raise InvalidArgument("hidden", f"start {self.start}, rows of shapes {sorted(shapes)}")
 
     @cached_property

@@ -19,6 +19,8 @@ import numpy as np
 from contracts.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from models.backend import Int64Array, KVSlot, KVUsage, RowBlock
 
+_NOTHING: Int64Array = np.empty(0, np.int64)
+
 
 class Memory(Protocol):
     """Keys and values of all pages, for all layers, addressed by row: row r is row r % page_rows of page r // page_rows."""
@@ -57,7 +59,7 @@ class Slot:
         self.table = table
         self.page_rows = page_rows
         self.length = 0
-        self.parents: Int64Array = np.empty(0, np.int64)
+        self.parents: Int64Array = _NOTHING
         self.parked = False
 
     @property
@@ -147,7 +149,7 @@ class SlotPool:
             slot.table[index] = own
 
     def stage(self, slot: Slot, block: RowBlock) -> None:
-        slot.parents = np.concatenate([slot.parents, block.parents])
+        slot.parents = np.concatenate([slot.parents, block.parents]) if slot.staged else block.parents.copy()
 
     def commit(self, slot: Slot, keep: Sequence[int]) -> None:
         parent = -1
@@ -177,7 +179,7 @@ class SlotPool:
             self._slots.remove(slot)
             self._drop(slot, slot.table)
             slot.table = np.empty(0, np.int64)
-            slot.parents = np.empty(0, np.int64)
+            slot.parents = _NOTHING
 
     def _add(self, capacity: int, shared: Int64Array) -> Slot:
         if capacity <= 0:
@@ -211,7 +213,7 @@ class SlotPool:
             heapq.heappush(self._free, page)
 
     def _drop_staged(self, slot: Slot, end: int) -> None:
-        slot.parents = np.empty(0, np.int64)
+        slot.parents = _NOTHING
         if self._poison:
             rows = slot.rows(slot.length, end)
             self._memory.poison(rows[self._references[rows // self._page_rows] == 1])

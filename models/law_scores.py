@@ -317,8 +317,10 @@ class _DeviceRows:
         return self._firsts[row], self._tops[row]
 
 
-def rows_of(table: Tensor) -> Rows:
+def rows_of(table: Tensor | npt.NDArray[np.float32]) -> Rows:
     """The rows of a float table [N, V]."""
+    if isinstance(table, np.ndarray):
+        return _HostRows(table)
     return _HostRows(table.numpy()) if on_host(table) else _DeviceRows(table)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from contracts.draft_law import DraftLaw
@@ -32,6 +33,7 @@ from models.law_truncation import truncated, truncates
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Logits = npt.NDArray[np.float32]
 
 
 class TargetLaws:
@@ -84,7 +86,9 @@ class TargetLaws:
 class _Pass:
     """The logits of one pass with what is needed to edit and truncate them per row."""
 
-    def __init__(self, policy: SamplingPolicy, edits: LogitEdits, logits: Tensor, tokens: Ints, parents: Ints) -> None:
+    def __init__(
+        self, policy: SamplingPolicy, edits: LogitEdits, logits: Tensor | Logits, tokens: Ints, parents: Ints
+    ) -> None:
         self._policy = policy
         self._edits = edits
         self._logits = logits
@@ -110,7 +114,7 @@ class _Pass:
         if math.isnan(raw.top):
             # Before the edits, which could hide it.
             raise Internal("logits", f"NaN in the logits of predictor row {row}")
-        edited = scores_of(self._edits.apply(self._logits[row + 1], path))
+        edited = scores_of(self._edits.apply(_tensor(self._logits[row + 1]), path))
         if edited.top == -math.inf < raw.top:
             raise InvalidArgument("sampling", f"bans and allowed ids leave no token at predictor row {row}")
         return _with_finite_top(edited, row)
@@ -133,6 +137,10 @@ class _Pass:
     def reported(self, row: int, *, raw: bool) -> DenseLaw:
         """The law that logprobs speak of where it is not the processed one."""
         return DenseLaw.of_logits(_with_finite_top(self._rows(row + 1), row) if raw else self.edited(row))
+
+
+def _tensor(logits: Tensor | Logits) -> Tensor:
+    return torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits
 
 
 def _with_finite_top(scores: Scores, row: int) -> Scores:
@@ -160,7 +168,7 @@ class LawProcessor:
         self._vocab_size = vocab_size
         self._edits = LogitEdits(policy, vocab_size=vocab_size, prompt_len=prompt_len, eos_ids=eos_ids)
 
-    def laws(self, logits: Tensor, *, prefix: Ints, token_ids: Ints, parents: Ints) -> TargetLaws:
+    def laws(self, logits: Tensor | Logits, *, prefix: Ints, token_ids: Ints, parents: Ints) -> TargetLaws:
         """The laws of one pass; nothing is computed yet.
 
         logits: float32 [N + 1, V], row 0 the anchor's, row r + 1 candidate r's; kept, not copied, not mutated. prefix:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,24 +15,34 @@ FINAL_NORM_TAP = "final_norm"
 _LAYER_TAP = "layer:"
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """One block with its place in the pass.
 
     Its rows are rows [start, stop) of the pass. `wanted` int64 [W] are the block's rows whose logits are wanted.
-    `parents` int64 [slot.staged + N] are those of all staged rows, this block's included.
+    `parents` int64 [slot.staged + N] are those of all staged rows, this block's included. The lists say the same in plain
+    numbers: a few are looked through faster so, by much where a pass has emptied the caches.
     """
 
     slot: Slot
     block: RowBlock
     start: int
     stop: int
-    wanted: Int64Array
-    parents: Int64Array
+    token_list: Sequence[int]
+    position_list: Sequence[int]
+    wanted_list: Sequence[int]
+    parent_list: Sequence[int]
+
+    @property
+    def wanted(self) -> Int64Array:
+        return np.array(self.wanted_list, np.int64)
+
+    @property
+    def parents(self) -> Int64Array:
+        return np.array(self.parent_list, np.int64)
 
     @property
     def staged_before(self) -> int:
-        return len(self.parents) - (self.stop - self.start)
+        return len(self.parent_list) - (self.stop - self.start)
 
 
 def plan(pool: SlotPool, info: BackendInfo, blocks: Sequence[RowBlock]) -> list[Span]:
@@ -47,9 +57,16 @@ def plan(pool: SlotPool, info: BackendInfo, blocks: Sequence[RowBlock]) -> list[
         room = slot.capacity - slot.length - slot.staged
         if count > room:
             raise ResourceExhausted("blocks.token_ids", f"{count} rows wanted, the slot has room for {room}")
-        wanted = np.arange(count) if block.logits_for is None else np.asarray(block.logits_for, np.int64)
-        parents = np.concatenate([slot.parents, np.asarray(block.parents, np.int64)])
-        span = Span(slot, block, start, start + count, wanted, parents)
+        span = Span(
+            slot,
+            block,
+            start,
+            start + count,
+            block.token_ids.tolist(),
+            block.positions.tolist(),
+            range(count) if block.logits_for is None else block.logits_for.tolist(),
+            slot.parents.tolist() + block.parents.tolist(),
+        )
         _check(span, info)
         spans.append(span)
         start += count
@@ -74,22 +91,22 @@ def tap_layers(taps: Sequence[str], num_layers: int) -> dict[str, int]:
 
 def _check(span: Span, info: BackendInfo) -> None:
     block, count = span.block, span.stop - span.start
-    # Lists: of a few numbers they are looked through faster, by much where a pass has emptied the caches.
-    tokens, positions, parents = block.token_ids.tolist(), block.positions.tolist(), span.parents.tolist()
+    tokens, positions, parents = span.token_list, span.position_list, span.parent_list
     if count == 0 or len(positions) != count or len(block.parents) != count:
         raise InvalidArgument("blocks", "token_ids, positions and parents must have one length of at least 1")
     if min(tokens) < 0 or max(tokens) >= info.vocab_size:
         raise InvalidArgument("blocks.token_ids", f"must lie within 0..{info.vocab_size - 1}")
     if max(positions) >= info.context_length:
         raise InvalidArgument("blocks.positions", f"must lie below the context length {info.context_length}")
-    if block.logits_for is not None and any(not 0 <= row < count for row in span.wanted.tolist()):
+    if block.logits_for is not None and any(not 0 <= row < count for row in span.wanted_list):
         raise InvalidArgument("blocks.logits_for", f"must lie within 0..{count - 1}")
     if block.inputs is not None and tuple(block.inputs.shape) != (count, info.hidden_size):
         raise InvalidArgument("blocks.inputs", f"{tuple(block.inputs.shape)}, expected ({count}, {info.hidden_size})")
     before, length = span.staged_before, span.slot.length
-    if any(not -1 <= parent < row for row, parent in enumerate(parents[before:], start=before)):
-        raise InvalidArgument("blocks.parents", "a parent must be -1 or an earlier staged row")
-    if any(position != length + depth for position, depth in zip(positions, depths(parents)[before:], strict=True)):
+    for row in range(before, len(parents)):
+        if not -1 <= parents[row] < row:
+            raise InvalidArgument("blocks.parents", "a parent must be -1 or an earlier staged row")
+    if positions != [length + depth for depth in depths(parents)[before:]]:
         raise InvalidArgument("blocks.positions", "a row must stand one position after its parent")
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from contracts.errors import FailedPrecondition, InvalidArgument
 from contracts.hidden import MAX_PART_BYTES, HiddenRows, Rows, rows_within
+from models.host_rows import Floats
 
 
 class HiddenLog:
@@ -28,19 +29,31 @@ class HiddenLog:
         """Rows kept: those of all committed tokens."""
         return self._length
 
-    def pick(self, hidden: Mapping[str, Tensor], rows: Sequence[int]) -> HiddenRows:
-        """Copies of those rows of a block that a commit will keep, which are the next rows of this log.
+    def pick(self, hidden: Mapping[str, Tensor | Floats], rows: Sequence[int]) -> HiddenRows:
+        """Those rows of a block that a commit will keep, ascending, in their place behind the rows of this log: views of
+        what stays as it is from `append` on.
 
         hidden: per tap the block's rows, float32 [N, H], maybe views of a buffer that the next pass overwrites.
         """
-        index = list(rows)
-        return HiddenRows(self._length, {tap: _on_host(hidden[tap])[index] for tap in self.taps})
+        start, count = self._length, len(rows)
+        straight = rows[-1] == count - 1
+        fresh = {}
+        for tap, kept in self._rows.items():
+            block = _on_host(hidden[tap])
+            place = kept[start : start + count]
+            place[:] = block[:count] if straight else block[list(rows)]
+            fresh[tap] = place
+        return HiddenRows(start, fresh)
 
     def append(self, fresh: HiddenRows) -> None:
-        """Takes what `pick` gave, once its tokens are committed. Cannot fail."""
-        for tap, rows in fresh.taps.items():
-            self._rows[tap][fresh.start : fresh.stop] = rows
+        """Keeps what `pick` gave last, once its tokens are committed. Cannot fail."""
         self._length = fresh.stop
+
+    def take_over(self, first: HiddenRows) -> None:
+        """Copies the first rows of another log, of this one's taps or more, into this one, which is empty."""
+        for tap, kept in self._rows.items():
+            kept[: first.count] = first.taps[tap]
+        self._length = first.count
 
     def start(self, count: int) -> HiddenRows:
         """Views of the first `count` rows, which must be kept."""
@@ -57,7 +70,9 @@ class HiddenLog:
         return HiddenRows(start, {tap: rows[start:end].copy() for tap, rows in self._rows.items()})
 
 
-def _on_host(rows: Tensor) -> Rows:
+def _on_host(rows: Tensor | Floats) -> Rows:
+    if isinstance(rows, np.ndarray):
+        return rows
     # Picked from by numpy, and not sent through torch for nothing: what torch does first after a pass, on caches that the
     # pass has emptied, costs many times this copy.
     if not (rows.is_cpu and rows.dtype is torch.float32):

@@ -210,7 +210,7 @@ class KVStore:
             return None
         log = HiddenLog(taps, capacity, self._backend.info.hidden_size)
         if donor is not None and donor.hidden is not None and rows:
-            log.append(donor.hidden.start(rows).only(taps))
+            log.take_over(donor.hidden.start(rows))
         return log
 
     def _enter(self, holder: Holder, tokens: npt.NDArray[np.int64]) -> None:

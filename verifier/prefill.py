@@ -10,6 +10,7 @@ from torch import Tensor
 
 from contracts.ports import SessionOpened
 from models.backend import Backend, RowBlock
+from models.host_rows import Floats, rows_at
 from verifier.session import Session
 from verifier.step_clock import StepClock
 
@@ -43,7 +44,7 @@ def next_chunk(session: Session, rows: int) -> Chunk | None:
     return Chunk(session, RowBlock(slot, prompt[start:stop], start + order, order - 1, _NOTHING))
 
 
-def commit_chunk(backend: Backend, chunk: Chunk, hidden: Mapping[str, Tensor]) -> None:
+def commit_chunk(backend: Backend, chunk: Chunk, hidden: Mapping[str, Tensor | Floats]) -> None:
     """Keeps the rows of a chunk whose pass has run. hidden: by tap float32 [rows, hidden_size]."""
     session, rows = chunk.session, range(len(chunk))
     fresh = None if session.hidden is None else session.hidden.pick(hidden, rows)
@@ -111,7 +112,7 @@ class Prefill:
         if chunk is None:
             return
         hidden = self._backend.forward([chunk.block], taps=session.taps).hidden
-        commit_chunk(self._backend, chunk, {tap: blocks[0] for tap, blocks in hidden.items()})
+        commit_chunk(self._backend, chunk, {tap: rows_at(blocks, 0) for tap, blocks in hidden.items()})
         us = (self._clock() - started) / 1e3
         session.prefill_us += us
         self._steps.record(len(chunk), us)

@@ -51,8 +51,6 @@ class Session:
 
     def __post_init__(self) -> None:
         self.frontier = Frontier(self.request.prompt)
-        self._tokens = np.zeros(self.limit, dtype=np.int64)
-        self._tokens[: len(self.frontier)] = self.request.prompt
         self.anchor = int(self.request.prompt[-1])
 
     @property
@@ -62,7 +60,7 @@ class Session:
     @property
     def prefix(self) -> npt.NDArray[np.int64]:
         """The published ids, int64 [prefix_len]: a view that the next publication leaves as it is."""
-        return self._tokens[: self.prefix_len]
+        return self.frontier.tokens
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -76,8 +74,6 @@ class Session:
         """Appends a publication whose KV is committed, with its hidden rows, and moves on one generation."""
         if self.hidden is not None and fresh is not None:
             self.hidden.append(fresh)
-        start = self.prefix_len
-        self._tokens[start : start + len(publication.tokens)] = publication.tokens
         self.frontier.publish(publication.tokens)
         self.anchor = publication.tokens[-1]
         self.generation += 1

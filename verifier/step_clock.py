@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,20 +39,26 @@ class StepClock:
     """The latest passes of the target. Times in microseconds."""
 
     def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=_WINDOW)
+        self._recent: deque[float] = deque()
+        # The same in order: every round reads their median.
+        self._in_order: list[float] = []
         self._latest: deque[tuple[int, float]] = deque(maxlen=_LATEST)
         self._share = _FIRST_SHARE
 
     def record(self, rows: int, microseconds: float) -> None:
         """One pass of so many rows, over all its sessions. On the path of every round: nothing is worked out here."""
         if rows == 1:
+            if len(self._recent) == _WINDOW:
+                del self._in_order[bisect_left(self._in_order, self._recent.popleft())]
             self._recent.append(microseconds)
+            insort(self._in_order, microseconds)
         self._latest.append((rows, microseconds))
 
     @property
     def plain_step_us(self) -> float:
         """Median of the one-row passes; 0 before the first."""
-        return median(self._recent) if self._recent else 0.0
+        count = len(self._in_order)
+        return (self._in_order[(count - 1) // 2] + self._in_order[count // 2]) / 2 if count else 0.0
 
     def line(self) -> PassLine | None:
         """None before the first pass. Medians by row count, so that a stall is not what rows cost."""

@@ -16,9 +16,11 @@ from contracts.graph import check_commit
 from contracts.randomness import CoinChooser
 from contracts.receipt import Receipt, TokenLogprob, VerifyTimings
 from models.backend import Backend, PassResult
+from models.host_rows import Floats, HostRows, rows_at
 from verifier.faults import restore, typed
 from verifier.prefill import Chunk, commit_chunk
 from verifier.round import Round
+from verifier.session import Session
 from verifier.step_clock import StepClock
 from verifier.stopping import Publication, cut
 
@@ -51,11 +53,11 @@ def run_pass(
     if chunk is not None:
         blocks.append(chunk.block)
         sessions.append(chunk.session)
-    taps = tuple(sorted({tap for session in sessions for tap in session.taps}))
+    taps = sessions[0].taps if len(sessions) == 1 else _all_taps(sessions)
     try:
         result = backend.forward(blocks, taps=taps)
         logits = result.logits
-        if logits[0].is_cuda:
+        if not isinstance(logits, HostRows) and logits[0].is_cuda:
             # The device may still be computing: reading a number waits for it, so that the time is the target's.
             float(logits[0][-1, -1])
     except Exception as error:
@@ -71,7 +73,7 @@ def run_pass(
     load = _Load(begun, target_us, rows, len(rounds))
     steps.record(rows, target_us)
     outcomes = [
-        _settle(backend, round, logits[index], _hidden(result, index), load, clock)
+        _settle(backend, round, rows_at(logits, index), _hidden(result, index), load, clock)
         for index, round in enumerate(rounds)
     ]
     if chunk is not None:
@@ -83,8 +85,12 @@ def run_pass(
     return outcomes
 
 
-def _hidden(result: PassResult, index: int) -> dict[str, Tensor]:
-    return {tap: blocks[index] for tap, blocks in result.hidden.items()}
+def _all_taps(sessions: Sequence[Session]) -> tuple[str, ...]:
+    return tuple(sorted({tap for session in sessions for tap in session.taps}))
+
+
+def _hidden(result: PassResult, index: int) -> dict[str, Tensor | Floats]:
+    return {tap: rows_at(blocks, index) for tap, blocks in result.hidden.items()}
 
 
 def _roll_back(backend: Backend, chunk: Chunk) -> None:
@@ -95,16 +101,22 @@ def _roll_back(backend: Backend, chunk: Chunk) -> None:
 
 
 def _settle(
-    backend: Backend, round: Round, logits: Tensor, hidden: Mapping[str, Tensor], load: _Load, clock: Clock
+    backend: Backend,
+    round: Round,
+    logits: Tensor | Floats,
+    hidden: Mapping[str, Tensor | Floats],
+    load: _Load,
+    clock: Clock,
 ) -> Receipt | DraftproofError:
     session, request = round.session, round.request
     started = clock()
     try:
         publication, logprobs = _choose(round, logits)
-        accepted = tuple(round.originals[row] for row in publication.rows)
+        accepted = tuple([round.originals[row] for row in publication.rows])
         chosen = clock()
-        fresh = None if session.hidden is None else session.hidden.pick(hidden, publication.kv_rows)
-        backend.commit(session.slot, publication.kv_rows)
+        kept = publication.kv_rows
+        fresh = None if session.hidden is None else session.hidden.pick(hidden, kept)
+        backend.commit(session.slot, kept)
     except Exception as error:
         restore(backend, session)
         return typed(error)
@@ -140,7 +152,7 @@ def _settle(
     return receipt
 
 
-def _choose(round: Round, logits: Tensor) -> tuple[Publication, tuple[TokenLogprob, ...]]:
+def _choose(round: Round, logits: Tensor | Floats) -> tuple[Publication, tuple[TokenLogprob, ...]]:
     session, graph = round.session, round.graph
     policy, prefix_len = session.request.policy, session.prefix_len
     laws = session.laws.laws(logits, prefix=session.prefix, token_ids=graph.token_ids, parents=graph.parents)
@@ -151,7 +163,7 @@ def _choose(round: Round, logits: Tensor) -> tuple[Publication, tuple[TokenLogpr
     except InvalidArgument as error:
         raise Internal("selection", f"verifier {session.request.manifest.verifier!r} chose no path: {error}") from error
     publication = cut(
-        tuple(graph.token_list[row] for row in selection.rows),
+        tuple([graph.token_list[row] for row in selection.rows]),
         selection.rows,
         selection.token,
         selection.closing,

@@ -70,13 +70,14 @@ class Worker:
         with self._changed:
             if self._stopping:
                 raise Unavailable("", "the verifier is draining")
-            waiting = len(self._rounds) + self._openings.under_way
-            if isinstance(job, Open):
-                # They do not count against rounds: KV is freed by sessions whose rounds go on.
-                waiting += self._openings.waiting
-            if isinstance(job, Verify | Open) and waiting >= self._max_queue:
-                message = f"{waiting} jobs wait, at most {self._max_queue}"
-                raise ResourceExhausted("queue", message, retry_after_ms=self._retry_after_ms(job))
+            if isinstance(job, (Verify, Open)):
+                waiting = len(self._rounds) + self._openings.under_way
+                if isinstance(job, Open):
+                    # They do not count against rounds: KV is freed by sessions whose rounds go on.
+                    waiting += self._openings.waiting
+                if waiting >= self._max_queue:
+                    message = f"{waiting} jobs wait, at most {self._max_queue}"
+                    raise ResourceExhausted("queue", message, retry_after_ms=self._retry_after_ms(job))
             self._queue_of(job).append(entry)
             if isinstance(job, Verify):
                 self._gathering.came(entry.session_id, entry.submitted_ns)

@@ -1,21 +1,24 @@
-"""Filling the records of a pass: arrays allocated, kept alive and turned into addresses."""
+"""The arrays that passes read and compute in: allocated, kept alive and turned into addresses."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from models.config import DecoderConfig
+from models.cpu.embedding import EmbeddingTable
 from models.cpu.formats import BF16, FP32, PANEL
 from models.cpu.matmul import widened_floats
 from models.cpu.packing import panels
-from models.cpu.records import Model, Work
+from models.cpu.preparing import QUERIES_PER_GROUP, WORK_FIELDS, prepare
+from models.cpu.records import Model
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER
 from models.cpu.storage import PagedStorage
+from models.cpu.stored import in_memory
 from models.cpu.sync import COUNTER_STRIDE
 from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS, tile_entry
 from models.cpu.weights import PassWeights, pass_weights
@@ -24,9 +27,6 @@ from models.weights import DecoderWeights
 
 Floats = npt.NDArray[np.float32]
 
-# Query rows that share a sweep over the keys: two full tiles keep a group's scores within the first-level cache.
-_QUERIES_PER_GROUP = 2 * MAX_TILE_ROWS
-_UNITS_PER_THREAD = 2
 _LINE_FLOATS = 16
 
 
@@ -70,105 +70,154 @@ class ModelBuffers:
             eps=np.float32(config.rms_eps),
             scale=np.float32(config.head_dim**-0.5),
         )
+        self.place = keep(in_memory(self.record))
         self.arrays = keep.arrays
 
 
-class WorkBuffers:
-    """One pass's record and the arrays behind it.
+class Prepared(NamedTuple):
+    """A pass that is ready to run. place: of its record, which `memory` holds. logits: float32 [wanted, padded vocabulary].
+    taps: float32 [taps, rows, padded hidden], the final norm's rows last where they are read.
+    """
 
-    x: float32 [rows, padded hidden], the rows' embeddings. outputs: whether anything behind the last layer is read.
+    place: int
+    memory: npt.NDArray[np.int64]
+    logits: Floats
+    taps: Floats
+
+
+class WorkBuffers:
+    """Where passes compute, kept from one to the next: new memory would cost a fault a page.
+
+    A pass's record and the counters that its threads share are new each time. A helper that comes late, when the next pass
+    is under way, sees by them that its own is over, and touches nothing else.
     """
 
     def __init__(
         self,
-        model: Model,
-        spans: Sequence[Span],
+        model: ModelBuffers,
         storage: PagedStorage,
-        x: Floats,
         cos: Floats,
         sin: Floats,
-        tap_layers: Sequence[int],
+        embedding: EmbeddingTable,
         threads: int,
-        *,
-        outputs: bool,
     ) -> None:
-        rows, hidden = x.shape
-        group = model.heads // model.kv_heads
-        # Lists, not arrays: a pass of a few rows would spend a millisecond on numpy's fixed cost a call.
-        stored = [span.slot.length + len(span.parents) for span in spans]
-        score_stride = _stride(max(stored) + 1)
-        paths = _paths(spans)
-        wanted = [span.start + row for span in spans for row in span.wanted.tolist()]
-        groups = _groups(model, spans, paths, threads)
-        lines = max(last - first for first, last, _ in groups) * group
-        tables = [span.slot.table.tolist() for span in spans]
-        self.normed = np.zeros_like(x)
-        self.taps = np.empty((len(tap_layers), rows, hidden), np.float32)
-        self.logits = np.empty((len(wanted), model.vocab_stride), np.float32)
-        phases = PHASES_PER_LAYER * model.layers + PHASES_AT_END
-        keep = _Keep()
-        pages, *ints = keep.joined(
-            [storage.address + storage.page_bytes * page for table in tables for page in table],
-            [index for index, span in enumerate(spans) for _ in range(span.start, span.stop)],
-            [row for span, end in zip(spans, stored, strict=True) for row in range(end - span.stop + span.start, end)],
-            [span.slot.length for span in spans],
-            stored,
-            list(itertools.accumulate(map(len, tables[:-1]), initial=0)),
-            list(itertools.accumulate(map(len, paths), initial=0)),
-            list(itertools.chain.from_iterable(paths)),
-            list(itertools.chain.from_iterable(groups)),
-            tap_layers,
+        self._model, self._record = model, model.record
+        self._embedding = embedding
+        self._threads = threads
+        phases = PHASES_PER_LAYER * self._record.layers + PHASES_AT_END
+        self._counters = (1 + threads) * phases * COUNTER_STRIDE
+        self._keep = _Keep()
+        self._constant = [
+            self._keep(cos),
+            self._keep(sin),
+            embedding.address,
+            embedding.value_bytes,
+            storage.address,
+            storage.page_bytes,
+            threads,
+            phases,
+        ]
+        self._storage = storage
+        self._rows = self._wanted = self._lines = self._score_stride = 0
+        self._computed_in: list[int] = []
+
+    def prepare(self, spans: Sequence[Span], tap_layers: Sequence[int], *, outputs: bool) -> Prepared:
+        """outputs: whether the final norm's rows are read."""
+        record, held = self._record, []
+        blocks: list[int] = []
+        rows, wanted = spans[-1].stop, 0
+        most_stored = most_rows = paths = 0
+        for span in spans:
+            count, length, asked = span.stop - span.start, span.slot.length, len(span.wanted_list)
+            inputs = self._inputs(span)
+            held.append(inputs)
+            staged = len(span.parent_list)
+            blocks += (
+                count,
+                length,
+                staged - count,
+                len(span.slot.table),
+                asked,
+                0 if inputs is None else address(inputs),
+            )
+            wanted += asked
+            most_stored, most_rows = max(most_stored, length + staged), max(most_rows, count)
+            # Of each row its staged ancestors and itself.
+            paths += sum(span.position_list) - count * (length - 1)
+        lists = list(blocks)
+        for span in spans:
+            lists += span.token_list
+        for span in spans:
+            lists += span.position_list
+        for span in spans:
+            lists += span.parent_list
+        for span in spans:
+            lists += span.wanted_list
+        lists += tap_layers
+        for span in spans:
+            lists += span.slot.table.tolist()
+        score_stride = _stride(most_stored + 1)
+        self._make_room(rows, wanted, most_rows, score_stride)
+        kv_only = int(not outputs and not wanted and record.layers - 1 not in tap_layers)
+        given = [
+            *self._computed_in,
+            *self._constant,
+            len(spans),
+            rows,
             wanted,
-        )
-        keep.arrays.append(storage.arena)
-        row_block, row_index, lengths, stored_rows, page_start, path_start, path, group_rows, layers, picks = ints
-        qkv, query, mixed, inner, scores, out, gates, picked = keep.floats(
-            rows * model.qkv_stride,
-            rows * model.heads * model.head_stride,
-            rows * model.mixed_stride,
-            rows * model.inner_stride,
-            threads * lines * score_stride,
-            threads * lines * model.head_stride,
+            len(tap_layers),
+            kv_only,
+            int(outputs),
+            score_stride,
+            len(lists),
+            *lists,
+        ]
+        # Behind the lists the tables, whose sizes are those of models.cpu.preparing.
+        tables = 6 * rows + 3 * len(spans) + 1 + paths
+        start = self._counters
+        memory = np.zeros(start + WORK_FIELDS + len(given) + tables, np.int64)
+        memory[start + WORK_FIELDS : start + WORK_FIELDS + len(given)] = given
+        logits = _floats(wanted, record.vocab_stride)
+        taps = _floats(len(tap_layers) + outputs, rows, record.hidden_stride)
+        return Prepared(prepare(self._model.place, memory, start, logits, taps), memory, logits, taps)
+
+    def _inputs(self, span: Span) -> Floats | None:
+        """What the block's rows are in place of embeddings that compiled code finds: float32 [rows, hidden]."""
+        if span.block.inputs is not None:
+            return np.ascontiguousarray(span.block.inputs.numpy(), np.float32)
+        return None if self._embedding.value_bytes else self._embedding.rows(span.block.token_ids)
+
+    def _make_room(self, rows: int, wanted: int, most_rows: int, score_stride: int) -> None:
+        """For a pass of so many rows, the largest block of `most_rows`, whose scores are of that stride."""
+        record, threads = self._record, self._threads
+        group = record.heads // record.kv_heads
+        lines = group * min(most_rows, max(1, QUERIES_PER_GROUP // group))
+        if (
+            rows <= self._rows
+            and wanted <= self._wanted
+            and lines <= self._lines
+            and score_stride <= self._score_stride
+        ):
+            return
+        self._rows, self._wanted = _grown(rows, self._rows), _grown(wanted, self._wanted)
+        self._lines, self._score_stride = max(lines, self._lines), _grown(score_stride, self._score_stride)
+        rows, half = self._rows, record.head_dim // 2
+        keep = _Keep()
+        self._computed_in = keep.floats(
+            rows * record.hidden_stride,
+            rows * record.hidden_stride,
+            rows * record.qkv_stride,
+            rows * record.heads * record.head_stride,
+            rows * record.mixed_stride,
+            rows * record.inner_stride,
+            rows * half,
+            rows * half,
+            threads * self._lines * self._score_stride,
+            threads * self._lines * record.head_stride,
             threads * MAX_TILE_ROWS * MAX_SCRATCH_PANELS * PANEL,
-            len(wanted) * hidden,
+            self._wanted * record.hidden_stride,
         )
-        self.record = Work(
-            rows=rows,
-            x=keep(x),
-            normed=keep(self.normed),
-            qkv=qkv,
-            query=query,
-            mixed=mixed,
-            inner=inner,
-            cos=keep(cos),
-            sin=keep(sin),
-            row_block=row_block,
-            row_index=row_index,
-            lengths=lengths,
-            stored=stored_rows,
-            pages=pages,
-            page_start=page_start,
-            path_start=path_start,
-            paths=path,
-            groups=group_rows,
-            group_count=len(groups),
-            scores=scores,
-            score_stride=score_stride,
-            lines=lines,
-            out=out,
-            gates=gates,
-            tap_count=len(tap_layers),
-            tap_layers=layers,
-            taps=keep(self.taps),
-            kv_only=int(not outputs and not len(wanted) and model.layers - 1 not in tap_layers),
-            wanted_count=len(wanted),
-            wanted=picks,
-            picked=picked,
-            logits=keep(self.logits),
-            counters=keep(np.zeros((1 + threads, phases, COUNTER_STRIDE), np.int64)),
-            phases=phases,
-        )
-        self.arrays = keep.arrays
+        self._computing = keep.arrays
 
 
 class _Keep:
@@ -182,13 +231,7 @@ class _Keep:
             return 0
         assert array.flags.c_contiguous
         self.arrays.append(array)
-        # Not `array.ctypes`, which builds an object each time: a tenth of a small pass's preparation.
-        return int(array.__array_interface__["data"][0])
-
-    def joined(self, *parts: Sequence[int]) -> list[int]:
-        """Addresses of int64 vectors, copied into one array."""
-        start = self(np.array(list(itertools.chain.from_iterable(parts)), np.int64))
-        return list(itertools.accumulate((8 * len(part) for part in parts[:-1]), initial=start))
+        return address(array)
 
     def floats(self, *counts: int) -> list[int]:
         """Addresses of float32 buffers of that many floats, uninitialised, each at a cache line's start of one array."""
@@ -196,6 +239,11 @@ class _Keep:
         raw = _floats(sum(sizes) // 4 + _LINE_FLOATS)
         start = self(raw)
         return list(itertools.accumulate(sizes[:-1], initial=start + -start % (4 * _LINE_FLOATS)))
+
+
+def address(array: npt.NDArray[Any]) -> int:
+    """Where the array's first number lies."""
+    return int(array.__array_interface__["data"][0])
 
 
 def _stride(width: int) -> int:
@@ -206,36 +254,6 @@ def _floats(*shape: int) -> Floats:
     return np.empty(shape, np.float32)
 
 
-def _groups(
-    model: Model, spans: Sequence[Span], paths: Sequence[Sequence[int]], threads: int
-) -> list[tuple[int, int, int]]:
-    """First and last + 1 row of each group, and how many entries the paths of its rows begin with in common.
-
-    Spans are cut evenly: as finely as their scores' size asks, and into two units of work a thread where rows allow.
-    """
-    most = max(1, _QUERIES_PER_GROUP * model.kv_heads // model.heads)
-    least = -(-_UNITS_PER_THREAD * threads // (model.kv_heads * len(spans)))
-    groups = []
-    for span in spans:
-        rows = span.stop - span.start
-        count = max(-(-rows // most), min(rows, least))
-        cuts = [span.start + rows * cut // count for cut in range(count + 1)]
-        for first, last in itertools.pairwise(cuts):
-            own = paths[first]
-            shared = len(own)
-            for row in range(first + 1, last):
-                while paths[row][:shared] != own[:shared]:
-                    shared -= 1
-            groups.append((first, last, shared))
-    return groups
-
-
-def _paths(spans: Sequence[Span]) -> list[list[int]]:
-    """Of each row of the pass: its staged ancestors and itself, root first."""
-    paths: list[list[int]] = []
-    for span in spans:
-        known: list[list[int]] = []
-        for row, parent in enumerate(span.parents.tolist()):
-            known.append([*known[parent], row] if parent >= 0 else [row])
-        paths += known[span.staged_before :]
-    return paths
+def _grown(wanted: int, had: int) -> int:
+    """Room for `wanted`, and where there was less, for more to come."""
+    return had if wanted <= had else max(PANEL, 1 << (wanted - 1).bit_length())

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import torch
 
-from models.backend import BackendInfo, Int64Array, PassResult, RowBlock
+from models.backend import BackendInfo, PassResult, RowBlock
 from models.config import DecoderConfig
 from models.cpu.buffers import ModelBuffers, WorkBuffers
 from models.cpu.embedding import embedding_table
 from models.cpu.formats import FORMATS
-from models.cpu.records import Model
-from models.cpu.run import run
+from models.cpu.helpers import Helpers
+from models.cpu.preparing import run_at
 from models.cpu.storage import PagedStorage
 from models.cpu.weights import CpuWeights
+from models.host_rows import HostRows
 from models.kv import SlotPool
 from models.passes import FINAL_NORM_TAP, plan, tap_layers
 from models.pooled import PooledSlots
@@ -48,52 +46,33 @@ class CpuDecoder(PooledSlots):
         self._storage = PagedStorage(config, kv_budget_tokens)
         self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="draftproof-pass")
-        self._embedding = embedding_table(weights.embedding)
+        self._helpers = Helpers(self._threads)
         self._model = ModelBuffers(config, weights.passes, FORMATS[info.dtype], self._threads)
-        cos, sin = config.rope.table(config.context_length)
-        self._cos, self._sin = cos.numpy(), sin.numpy()
+        cos, sin = (table.numpy() for table in config.rope.table(config.context_length))
+        embedding = embedding_table(weights.embedding)
+        self._work = WorkBuffers(self._model, self._storage, cos, sin, embedding, self._threads)
         self._compile()
 
     def forward(self, blocks: Sequence[RowBlock], *, taps: Sequence[str] = ()) -> PassResult:
         tapped = tap_layers(taps, self._config.num_layers)
         spans = plan(self._pool, self.info, blocks)
-        tokens = _joined([span.block.token_ids for span in spans])
-        positions = _joined([span.block.positions for span in spans])
-        hidden, vocab = self._config.hidden_size, self._config.vocab_size
-        x = np.zeros((len(tokens), self._model.record.hidden_stride), np.float32)
-        x[:, :hidden] = self._embedding.rows(tokens)
-        for span in spans:
-            if span.block.inputs is not None:
-                x[span.start : span.stop, :hidden] = span.block.inputs.numpy()
-        cos, sin = self._cos[positions], self._sin[positions]
-        work = WorkBuffers(
-            self._model.record,
-            spans,
-            self._storage,
-            x,
-            cos,
-            sin,
-            list(tapped.values()),
-            self._threads,
-            outputs=FINAL_NORM_TAP in taps,
-        )
-        for thread in range(1, self._threads):
-            self._helpers.submit(_help, self._model.record, work, thread, self._threads)
-        run(self._model.record, work.record, 0, self._threads)
+        if not spans:
+            return PassResult(HostRows(()), {tap: HostRows(()) for tap in taps})
+        outputs = FINAL_NORM_TAP in taps
+        work = self._work.prepare(spans, list(tapped.values()), outputs=outputs)
+        self._helpers.join(self._model.place, work.place, work.memory)
+        run_at(self._model.place, work.place, 0, self._threads)
         for span in spans:
             self._pool.stage(span.slot, span.block)
-        rows = {tap: work.taps[index] for index, tap in enumerate(tapped)}
-        if FINAL_NORM_TAP in taps:
-            rows[FINAL_NORM_TAP] = work.normed
-        # Cut by numpy: what torch does first after a pass costs many times what it costs in a loop.
-        split = {
-            tap: [torch.from_numpy(every[span.start : span.stop, :hidden]) for span in spans]
-            for tap, every in rows.items()
-        }
-        ends = list(itertools.accumulate((len(span.wanted) for span in spans), initial=0))
-        logits = [torch.from_numpy(work.logits[first:last, :vocab]) for first, last in itertools.pairwise(ends)]
-        return PassResult(logits, split)
+        hidden = {}
+        for tap, rows in zip((*tapped, FINAL_NORM_TAP) if outputs else tapped, work.taps, strict=True):
+            hidden[tap] = HostRows([rows[span.start : span.stop, : self._config.hidden_size] for span in spans])
+        logits, first = [], 0
+        for span in spans:
+            last = first + len(span.wanted_list)
+            logits.append(work.logits[first:last, : self._config.vocab_size])
+            first = last
+        return PassResult(HostRows(logits), hidden)
 
     def _compile(self) -> None:
         """Run one row, so that compiling (or reading what is cached) belongs to loading, not to the first request."""
@@ -102,12 +81,3 @@ class CpuDecoder(PooledSlots):
         self.forward([RowBlock(slot, zero, zero, np.array([-1]))])
         self.commit(slot, [0])
         self.release(slot)
-
-
-def _joined(parts: Sequence[Int64Array]) -> Int64Array:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _help(model: Model, work: WorkBuffers, thread: int, threads: int) -> None:
-    """A helper may start after the pass is over: holding `work` keeps the counters that tell it so."""
-    run(model, work.record, thread, threads)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.cpu.draft_level import Level, put_int, run_level
+from models.cpu.draft_level import Level, run_level
 from models.cpu.heads import copy
-from models.cpu.jit import get, get_int, jit, jit_entry, put
+from models.cpu.jit import get, get_int, jit, jit_entry, put, put_int
 from models.cpu.records import Work
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER
 from models.cpu.sync import COUNTER_STRIDE, claim, finish, wait

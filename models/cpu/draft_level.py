@@ -6,12 +6,11 @@ law is formed over the vocabulary and no row of logits leaves the caches.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
 
-from models.cpu.jit import I64, LANES, VOID, declare, get, get_int, jit, jit_entry, link, put
+from models.cpu.jit import LANES, get, get_int, jit, jit_entry, put, put_int
 from models.cpu.matmul import multiply
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER, _norm_rows, _prepare_rows, run
 from models.cpu.sync import claim, finish, wait
@@ -36,17 +35,6 @@ class Level(NamedTuple):
     further_matrix: int  # their rows, packed as the head's are
     further_logits: int  # [wanted_count, further_stride]
     further_stride: int
-
-
-@declare
-def put_int(_context: Any, place: Any, value: Any) -> Any:
-    """Store an int64 at an address."""
-    return link("dp_put_int", VOID, (I64, I64), _build_put_int)
-
-
-def _build_put_int(builder: ir.IRBuilder, place: Any, value: Any) -> None:
-    builder.store(value, builder.inttoptr(place, I64.as_pointer()), align=8)
-    builder.ret_void()
 
 
 @jit_entry

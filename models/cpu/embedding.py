@@ -1,4 +1,4 @@
-"""Embeddings of a pass's tokens, looked up by numpy.
+"""Embeddings of a pass's tokens, looked up by compiled code or by numpy.
 
 From a few rows on torch would wake its own threads for it, and those then spin beside the pass for milliseconds.
 """
@@ -22,6 +22,12 @@ EmbeddingArrays = tuple[npt.NDArray[Any], ...]
 
 
 class EmbeddingTable(Protocol):
+    """address: where compiled code finds the rows, values of `value_bytes` each (4: float32, 2: bf16); both 0 where only
+    `rows` does."""
+
+    address: int
+    value_bytes: int
+
     def rows(self, tokens: Int64Array) -> Floats:
         """float32 [N, hidden] of tokens [N]."""
         ...
@@ -46,8 +52,11 @@ def embedding_table(arrays: EmbeddingArrays) -> EmbeddingTable:
 
 
 class _Fp32:
+    value_bytes = 4
+
     def __init__(self, rows: Floats) -> None:
         self._rows = rows
+        self.address = _address(rows)
 
     def rows(self, tokens: Int64Array) -> Floats:
         found: Floats = self._rows[tokens]
@@ -55,8 +64,11 @@ class _Fp32:
 
 
 class _Bf16:
+    value_bytes = 2
+
     def __init__(self, bits: npt.NDArray[np.uint16]) -> None:
         self._bits = bits
+        self.address = _address(bits)
 
     def rows(self, tokens: Int64Array) -> Floats:
         """bf16 is the upper half of float32."""
@@ -64,9 +76,16 @@ class _Bf16:
 
 
 class _Int8:
+    address = value_bytes = 0
+
     def __init__(self, codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float16]) -> None:
         self._codes, self._scales = codes, scales
 
     def rows(self, tokens: Int64Array) -> Floats:
         codes = self._codes[tokens].astype(np.float32).reshape(len(tokens), -1, GROUP)
         return (codes * self._scales[tokens].astype(np.float32)[..., None]).reshape(len(tokens), -1)
+
+
+def _address(rows: npt.NDArray[Any]) -> int:
+    assert rows.flags.c_contiguous
+    return int(rows.__array_interface__["data"][0])

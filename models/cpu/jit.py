@@ -138,6 +138,12 @@ def put(_context: Any, place: Any, value: Any) -> Any:
     return link("dp_put", VOID, (I64, F32), _build_put)
 
 
+@declare
+def put_int(_context: Any, place: Any, value: Any) -> Any:
+    """Store an int64 at an address."""
+    return link("dp_put_int", VOID, (I64, I64), _build_put_int)
+
+
 def _build_get(builder: ir.IRBuilder, place: Any) -> None:
     builder.ret(builder.load(builder.inttoptr(place, F32.as_pointer()), align=4))
 
@@ -148,4 +154,9 @@ def _build_get_int(builder: ir.IRBuilder, place: Any) -> None:
 
 def _build_put(builder: ir.IRBuilder, place: Any, value: Any) -> None:
     builder.store(value, builder.inttoptr(place, F32.as_pointer()), align=4)
+    builder.ret_void()
+
+
+def _build_put_int(builder: ir.IRBuilder, place: Any, value: Any) -> None:
+    builder.store(value, builder.inttoptr(place, I64.as_pointer()), align=8)
     builder.ret_void()

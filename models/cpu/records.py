@@ -82,3 +82,38 @@ class Work(NamedTuple):
     logits: int  # [wanted_count, vocabulary]
     counters: int  # int64 [1 + threads, phases, 16], zeroed; see models.cpu.sync
     phases: int
+
+
+class Given(NamedTuple):
+    """What a pass is prepared from (models.cpu.preparing): where it computes, and how much it is. The buffers of `Work` are
+    under its names. Lists follow it.
+    """
+
+    x: int
+    normed: int
+    qkv: int
+    query: int
+    mixed: int
+    inner: int
+    cos: int
+    sin: int
+    scores: int
+    out: int
+    gates: int
+    picked: int
+    all_cos: int  # [context, head_dim / 2]
+    all_sin: int
+    embedding: int  # [vocabulary, hidden], unpadded
+    embedding_bytes: int  # of a value: 4 or 2 (bf16); 0 where every row is given
+    storage: int  # address of page 0
+    page_bytes: int
+    threads: int
+    phases: int
+    blocks: int
+    rows: int
+    wanted_count: int
+    tap_count: int
+    kv_only: int
+    outputs: int  # 1 where the final norm's rows are read: behind the taps
+    score_stride: int
+    listed: int  # numbers in the lists

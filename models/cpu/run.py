@@ -7,7 +7,7 @@ import numpy as np
 from models.cpu.attention import attend
 from models.cpu.formats import PANEL
 from models.cpu.heads import prepare_row
-from models.cpu.jit import get_int, jit, jit_entry
+from models.cpu.jit import get_int, jit
 from models.cpu.matmul import multiply, multiply_gated
 from models.cpu.sync import claim, finish, wait
 from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS
@@ -18,7 +18,7 @@ PHASES_PER_LAYER = 8
 PHASES_AT_END = 3
 
 
-@jit_entry
+@jit
 def run(model, work, thread, threads):  # type: ignore[no-untyped-def]
     """One thread's part of the pass; the pass is complete when any thread returns. See models.cpu.records."""
     rows, counters, phases = work.rows, work.counters, work.phases

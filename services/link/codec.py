@@ -8,6 +8,7 @@ have been built from the same records: FORMAT names them, and a socket's name ho
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from enum import Enum
@@ -32,6 +33,7 @@ _FEW = 64
 _INT64 = np.dtype(np.int64)
 # By the identity of an annotation, which its decoder keeps and so does this: its hash is that of all its parts.
 _DTYPES: dict[int, tuple[Any, np.dtype[Any]]] = {}
+_LITTLE_ENDIAN = sys.byteorder == "little"
 _NOTHING: npt.NDArray[np.int64] = np.zeros(0, _INT64)
 
 
@@ -120,6 +122,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         if _few(value):
             return value.tolist()
+        if _LITTLE_ENDIAN and value.dtype.isnative and value.flags.c_contiguous:
+            return value.shape, value.data
         return value.shape, np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
     raise NotImplementedError(f"{type(value).__name__} travels over no link")
 

@@ -89,7 +89,7 @@ class Peer:
             if entry is not None:
                 self._worker.cancel(entry)
             return
-        answer: Answer = partial(self._answer, call_id, _empty)
+        answer: Answer | None = None
         try:
             if kind is Kind.VERIFY:
                 job, answer = self._verify(call_id, payload)
@@ -104,7 +104,7 @@ class Peer:
                 if call_id in self._entries:
                     self._entries[call_id] = entry
         except Exception as error:
-            answer(typed(error))
+            (answer or partial(self._answer, call_id, _empty))(typed(error))
 
     def _verify(self, call_id: int, payload: bytes) -> tuple[Job[Any], Answer]:
         message = _parse(pb.VerifyRequest, payload)
