@@ -79,6 +79,11 @@ class Drafting(Generic[R]):
         self._state: R | None = None
         self._capacity = 0
 
+    @property
+    def state(self) -> R | None:
+        """The state, whatever room it has."""
+        return self._state
+
     def state_for(self, rows: int) -> R | None:
         """The state if it has room for so many rows; one that has not is given back."""
         if self._state is not None and self._capacity < rows:

@@ -29,7 +29,7 @@ from models.cpu.draft_packing import FurtherRows, stored_in
 from models.quantized import GROUP
 from models.weights import DecoderWeights
 from proposer.heads.eagle import EagleNetwork
-from proposer.heads.head import Grown, HiddenStates, Int64Array, common_length
+from proposer.heads.head import ROUND_ROWS, Grown, HiddenStates, Int64Array, common_length
 from proposer.heads.prefix import backend_layer
 from proposer.heads.vocabulary import DraftVocabulary
 
@@ -39,8 +39,6 @@ Floats = npt.NDArray[np.float32]
 _PREFILL_ROWS = 128
 # Tokens of its own that a session drafts at most: those that its text has first.
 MOST_FURTHER = 1024
-# Rows of a usual round: what its receipt brought. More are run ahead of the tree, a pass at a time.
-_ROUND_ROWS = 16
 
 
 class EagleHead:
@@ -143,6 +141,9 @@ class EagleSession:
         """Fused rows held, staged ones aside."""
         return self._slot.length
 
+    def behind(self, prefix_len: int) -> int:
+        return prefix_len - 1 - self._base - self._slot.length
+
     def catch_up(self, prefix: Int64Array, states: HiddenStates) -> None:
         self._look_at(prefix)
         total = len(prefix) - 1
@@ -167,7 +168,8 @@ class EagleSession:
     def grow(self, prefix: Int64Array, states: HiddenStates, *, width: int, depth: int, floor: float) -> Grown:
         kept = self._kept_of(prefix, states.base)
         fused = self._fused(prefix, kept, states)
-        ahead = max(0, len(fused) - _ROUND_ROWS)
+        # More are run ahead of the tree, a pass at a time.
+        ahead = max(0, len(fused) - ROUND_ROWS)
         if ahead:
             self._run_on(prefix[: kept + ahead + 1], kept, fused[:ahead], wanted=0)
         else:

@@ -19,6 +19,9 @@ from proposer.heads.vocabulary import DraftVocabulary
 
 Int64Array = npt.NDArray[np.int64]
 
+# Rows of a usual round: what its receipt brought, and the last one anew.
+ROUND_ROWS = 16
+
 
 class HiddenStates(Protocol):
     """The target's hidden rows of one session, as the verifier exports them."""
@@ -77,6 +80,10 @@ class Grown:
 class GrowingSession(HeadSession, Protocol):
     """A session that grows trees by value on its own, for a fraction of what laws over its vocabulary would cost, and that
     can run rows ahead of the round that needs them."""
+
+    def behind(self, prefix_len: int) -> int:
+        """How many rows of a prefix that goes on from the last one are not run yet."""
+        ...
 
     def catch_up(self, prefix: Int64Array, states: HiddenStates) -> None:
         """Runs what is missing of the rows of `prefix` int64 [L], of which hidden rows 0 .. L - 2 are there."""

@@ -21,10 +21,13 @@ from models.laws import TargetLaws
 from proposer.draft_tree import DraftTree, Process
 from proposer.heads.draft_laws import HeadLaws, edits
 from proposer.heads.families import LoadedHead
-from proposer.heads.head import GrowingSession, Grown, HeadSession, HiddenStates, Int64Array
+from proposer.heads.head import ROUND_ROWS, GrowingSession, Grown, HeadSession, HiddenStates, Int64Array
 from proposer.heads.ranked_tree import best_of
 from proposer.topology.plan import GrownByValue
 from proposer.tree_source import RESERVED_TOKENS, Drafting, TreeSettings, TreeSource
+
+# What an event loop may stand still for, where the alternative is another thread.
+QUICK_US = 8000.0
 
 
 class HiddenStateSource(Protocol):
@@ -111,6 +114,17 @@ class HeadSource(TreeSource[HeadSession]):
             taps=self._head.taps,
             prompt_rows=self._settings.prompt_rows,
         )
+
+    def is_quick(self, request: ProposeRequest) -> bool:
+        """A round's few rows and a compiled growth, where the session's last one took no longer than that."""
+        self._take_note()
+        session = self._sessions.get(request.manifest.session_id)
+        if session is None or session.last is None or session.last[1].cost.compute_us > QUICK_US:
+            return False
+        head = session.state
+        if request.node_budget == 0 or not isinstance(self._settings.tree, GrownByValue) or edits(request.policy):
+            return False
+        return isinstance(head, GrowingSession) and head.behind(len(request.prefix)) < ROUND_ROWS
 
     def prepare(self, session: Drafting[HeadSession], request: ProposeRequest) -> None:
         """Runs the head over the rows that are there, so that the round that drafts need not."""
