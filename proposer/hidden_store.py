@@ -58,12 +58,16 @@ class SessionRows:
         self._taps = taps
 
     def rows(self, start: int, stop: int) -> Mapping[str, Tensor]:
+        """As `arrays`, as tensors."""
+        return {name: torch.from_numpy(rows) for name, rows in self.arrays(start, stop).items()}
+
+    def arrays(self, start: int, stop: int) -> Mapping[str, Rows]:
         """Per tap float32 [stop - start, H], views that must not be written to. Raises FailedPrecondition (HIDDEN_BASE)
         before the base and past what was received."""
         self.check(stop)
         if start < self.base:
             raise FailedPrecondition(HIDDEN_BASE, f"rows begin at {self.base}, {start} is needed")
-        return {name: torch.from_numpy(tap.between(start, stop)) for name, tap in self._taps.items()}
+        return {name: tap.between(start, stop) for name, tap in self._taps.items()}
 
     @property
     def base(self) -> int:
@@ -122,7 +126,9 @@ class HiddenStore:
         self._sessions[session_id] = held
         self._sessions.move_to_end(session_id)
         for name, rows in hidden.taps.items():
-            held.setdefault(name, _Tap(self._hidden_size, hidden.base)).put(hidden.start, rows)
+            if name not in held:
+                held[name] = _Tap(self._hidden_size, hidden.base)
+            held[name].put(hidden.start, rows)
         while len(self._sessions) > 1 and self.bytes_held > self._most_bytes:
             self._sessions.popitem(last=False)
 

@@ -32,11 +32,9 @@ from models.cpu.draft_packing import FurtherRows, stored_in
 from models.quantized import GROUP
 from models.weights import DecoderWeights
 from proposer.heads.eagle import EagleNetwork
-from proposer.heads.head import ROUND_ROWS, Grown, HiddenStates, Int64Array, common_length
+from proposer.heads.head import ROUND_ROWS, Floats, Grown, HiddenStates, Int64Array, arrays_of, common_length
 from proposer.heads.prefix import backend_layer
 from proposer.heads.vocabulary import DraftVocabulary
-
-Floats = npt.NDArray[np.float32]
 
 # Fused rows of one prefill pass: bounds the pass's own memory.
 _PREFILL_ROWS = 128
@@ -219,9 +217,9 @@ class EagleSession:
 
     def _targets(self, drafted: Sequence[int]) -> list[int]:
         """Target ids of what the layer numbers, tokens of the session's own behind the vocabulary's."""
-        size, ids = len(self._vocabulary), self._vocabulary.ids
+        size, ids = len(self._vocabulary), self._vocabulary.listed
         own = list(self._own) if max(drafted) >= size else []
-        return [own[index - size] if index >= size else int(ids[index]) for index in drafted]
+        return [own[index - size] if index >= size else ids[index] for index in drafted]
 
     def _kept_of(self, prefix: Int64Array, base: int) -> int:
         """How many rows of `prefix` stay. The last is always run anew, because rows are kept and logits are not."""
@@ -244,8 +242,8 @@ class EagleSession:
 
     def _hidden(self, states: HiddenStates, start: int, stop: int) -> list[Floats]:
         """Each tap's rows [start, stop)."""
-        hidden = states.rows(start, stop)
-        return [hidden[tap].numpy() for tap in self._taps]
+        hidden = arrays_of(states, start, stop)
+        return [hidden[tap] for tap in self._taps]
 
     def _run_on(self, prefix: Int64Array, kept: int, fused: Floats, *, wanted: int) -> tuple[Floats, Floats]:
         """Runs and keeps those rows, of which there is one at least; gives what the last pass gave."""

@@ -21,7 +21,7 @@ from models.laws import TargetLaws
 from proposer.draft_tree import DraftTree, Process
 from proposer.heads.draft_laws import HeadLaws, edits
 from proposer.heads.families import LoadedHead
-from proposer.heads.head import ROUND_ROWS, GrowingSession, Grown, HeadSession, HiddenStates, Int64Array
+from proposer.heads.head import ROUND_ROWS, Grown, HeadSession, HiddenStates, Int64Array, grows
 from proposer.heads.ranked_tree import best_of
 from proposer.topology.plan import GrownByValue
 from proposer.tree_source import RESERVED_TOKENS, Drafting, TreeSettings, TreeSource
@@ -124,7 +124,7 @@ class HeadSource(TreeSource[HeadSession]):
         head = session.state
         if request.node_budget == 0 or not isinstance(self._settings.tree, GrownByValue) or edits(request.policy):
             return False
-        return isinstance(head, GrowingSession) and head.behind(len(request.prefix)) < ROUND_ROWS
+        return grows(head) and head.behind(len(request.prefix)) < ROUND_ROWS
 
     def prepare(self, session: Drafting[HeadSession], request: ProposeRequest) -> None:
         """Runs the head over the rows that are there, so that the round that drafts need not."""
@@ -132,7 +132,7 @@ class HeadSource(TreeSource[HeadSession]):
         if not rows or len(request.prefix) > self._settings.context:
             return
         head = self._state_of(session, request, self._settings.max_nodes, states.base)
-        if isinstance(head, GrowingSession):
+        if grows(head):
             head.catch_up(request.prefix[: rows + 1], states)
 
     def reach(self, prefix_len: int) -> int:
@@ -168,7 +168,7 @@ class HeadSource(TreeSource[HeadSession]):
         if not edits(request.policy):
             states = self._states.states(request)
             head = self._state_of(session, request, tree.staged_rows, states.base)
-            if isinstance(head, GrowingSession):
+            if grows(head):
                 depth = min(depth, tree.depth)
                 grown = head.grow(request.prefix, states, width=tree.top_k, depth=depth, floor=floor)
                 return best_of(grown, budget, floor)

@@ -28,6 +28,8 @@ class DraftVocabulary:
         if missing:
             raise InvalidArgument("vocabulary", f"lacks the end-of-sequence ids {missing}: drafts could never end")
         self.ids = ids
+        # To read a few of them from: an array gives out objects of numpy's.
+        self.listed: list[int] = ids.tolist()
         self.target_size = target_size
         self._index = np.full(target_size, -1, np.int64)
         self._index[ids] = np.arange(len(ids))
