@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -38,13 +37,22 @@ class HiddenRows:
     base: int = 0
 
     def __post_init__(self) -> None:
-        shapes = {rows.shape for rows in self.taps.values()}
         if not 0 <= self.base <= self.start:
             raise InvalidArgument("hidden.base", f"{self.base} is outside [0, {self.start}]")
-        if len({shape[:1] for shape in shapes}) != 1 or any(len(shape) != 2 for shape in shapes):
-            raise InvalidArgument("hidden", f"start {self.start}, rows of shapes {sorted(shapes)}")
+        # No sets and no generators: every round's rows come through here.
+        count = -1
+        for rows in self.taps.values():
+            if rows.ndim != 2 or count not in (-1, len(rows)):
+                raise self._misshapen()
+            count = len(rows)
+        if count < 0:
+            raise self._misshapen()
 
-    @cached_property
+    def _misshapen(self) -> InvalidArgument:
+        shapes = sorted({rows.shape for rows in self.taps.values()})
+        return InvalidArgument("hidden", f"start {self.start}, rows of shapes {shapes}")
+
+    @property
     def count(self) -> int:
         return len(next(iter(self.taps.values())))
 

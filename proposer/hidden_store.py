@@ -38,9 +38,11 @@ class _Tap:
     def between(self, start: int, stop: int) -> Rows:
         return self._buffer[start - self.base : stop - self.base]
 
-    def put(self, start: int, rows: Rows) -> None:
+    def put(self, start: int, rows: Rows) -> bool:
+        """Whether the buffer had to grow for them."""
         stop, held = start + len(rows), self.length - self.base
-        if stop - self.base > len(self._buffer):
+        grows = stop - self.base > len(self._buffer)
+        if grows:
             grown = np.empty((max(stop - self.base, 2 * len(self._buffer)), self._buffer.shape[1]), np.float32)
             grown[:held] = self._buffer[:held]
             self._buffer = grown
@@ -49,6 +51,7 @@ class _Tap:
         if fresh < len(rows):
             self.between(start + fresh, stop)[:] = rows[fresh:]
             self.length = stop
+        return grows
 
 
 class SessionRows:
@@ -125,11 +128,13 @@ class HiddenStore:
             raise ResourceExhausted("hidden.rows", f"a session of {least} bytes; all may hold {self._most_bytes}")
         self._sessions[session_id] = held
         self._sessions.move_to_end(session_id)
+        grows = False
         for name, rows in hidden.taps.items():
             if name not in held:
                 held[name] = _Tap(self._hidden_size, hidden.base)
-            held[name].put(hidden.start, rows)
-        while len(self._sessions) > 1 and self.bytes_held > self._most_bytes:
+                grows = True
+            grows = held[name].put(hidden.start, rows) or grows
+        while grows and len(self._sessions) > 1 and self.bytes_held > self._most_bytes:
             self._sessions.popitem(last=False)
 
     def held(self, session_id: str, taps: Sequence[str]) -> SessionRows:

@@ -185,7 +185,7 @@ class SourceHost:
             self._hidden.drop(session_id)
 
     def _take(self, request: ProposeRequest, hidden: HiddenRows, here: SourceDescription) -> None:
-        if self._hidden is None or set(hidden.taps) != set(here.taps):
+        if self._hidden is None or hidden.taps.keys() != frozenset(here.taps):
             raise InvalidArgument("hidden.taps", f"{sorted(hidden.taps)} came, {here.name!r} reads {sorted(here.taps)}")
         if hidden.stop > len(request.prefix) - 1:
             raise InvalidArgument(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -163,6 +163,16 @@ class LevelBuffers:
         )
 
 
+class GrownNodes(NamedTuple):
+    """A grown tree, in the order of growth: indices in the draft vocabulary (V + i: further token i), parents (-1: the last
+    row given) and depths, and path log-probabilities."""
+
+    tokens: list[int]
+    parents: list[int]
+    depths: list[int]
+    values: list[float]
+
+
 class GrowthBuffers:
     """Arrays of one round's growth of `depth` levels, `width` nodes each, behind `first` rows of level 0. least: the value
     below which no node is grown.
@@ -175,8 +185,8 @@ class GrowthBuffers:
         self._starts = np.zeros((depth, rows + 1), np.int64)
         self._paths = np.zeros((depth, max(first * (first + 1) // 2, width * longest)), np.int64)
         self._row_nodes = np.full((depth, width), -1, np.int64)
-        self.tokens, self.parents = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
-        self.depths, self.values = np.zeros(nodes, np.int64), zeros(nodes)
+        # Tokens, parents and depths.
+        self._nodes, self._values = np.zeros((3, nodes), np.int64), zeros(nodes)
 
     @property
     def record(self) -> Growth:
@@ -200,11 +210,16 @@ class GrowthBuffers:
             paths_stride=self._paths.shape[1],
             group_rows=0,
             row_nodes=address(self._row_nodes),
-            tokens=address(self.tokens),
-            parents=address(self.parents),
-            depths=address(self.depths),
-            values=address(self.values),
+            tokens=address(self._nodes[0]),
+            parents=address(self._nodes[1]),
+            depths=address(self._nodes[2]),
+            values=address(self._values),
         )
+
+    def grown(self, count: int) -> GrownNodes:
+        """The first `count` nodes."""
+        tokens, parents, depths = self._nodes[:, :count].tolist()
+        return GrownNodes(tokens, parents, depths, self._values[:count].tolist())
 
 
 def fresh_counters(threads: int) -> Int64Array:

@@ -7,7 +7,7 @@ are kept, and a round that grows a tree by value is one compiled call (models/cp
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from models.cpu.draft_buffers import (
     NONE_FURTHER,
     Floats,
     FurtherTokens,
+    GrownNodes,
     GrowthBuffers,
     LevelBuffers,
     address,
@@ -40,16 +41,6 @@ from models.pooled import PooledSlots
 from models.weights import DecoderWeights
 
 _LINE_BYTES = 64
-
-
-class GrownNodes(NamedTuple):
-    """A grown tree, in the order of growth: indices in the draft vocabulary (V + i: further token i), parents (-1: the last
-    row given) and depths, and path log-probabilities."""
-
-    tokens: list[int]
-    parents: list[int]
-    depths: list[int]
-    values: list[float]
 
 
 class DraftLayer(PooledSlots):
@@ -201,13 +192,7 @@ class DraftLayer(PooledSlots):
         self._helpers.hand_out(help_out, threads - 1)
         end = grow_at(place, 0, threads)
         self._pool.extend(own, count, dropped=end // width - 1)
-        kept = round.kept
-        return GrownNodes(
-            kept.tokens[:end].tolist(),
-            kept.parents[:end].tolist(),
-            kept.depths[:end].tolist(),
-            kept.values[:end].tolist(),
-        )
+        return round.kept.grown(end)
 
     def _make_room(self, slot: Slot, rows: int, position: int) -> None:
         left = slot.capacity - slot.length

@@ -14,9 +14,9 @@ import torch
 
 from contracts.errors import InvalidArgument
 from models.cpu.draft_block import TargetRows
-from models.cpu.draft_buffers import address
+from models.cpu.draft_buffers import GrownNodes, address
 from models.cpu.draft_helpers import Helpers
-from models.cpu.draft_layer import DraftLayer, GrownNodes
+from models.cpu.draft_layer import DraftLayer
 from models.cpu.draft_round import _square_sum
 from proposer.heads.eagle_draft import EagleSession
 from proposer.heads.families import Frozen, head_of, network_of
