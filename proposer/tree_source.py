@@ -257,17 +257,15 @@ class TreeSource(ABC, Generic[R]):
 
     def _proposal(self, request: ProposeRequest, tree: DraftTree, generation: int, compute_us: float) -> Proposal:
         here = self._description
+        name, laws, nothing = here.name, tree.laws, [None] * len(tree.tokens)
+        qs = (
+            [laws[parent].probability(token) for token, parent in zip(tree.tokens, tree.parents, strict=True)]
+            if laws
+            else nothing
+        )
+        placed = zip(tree.tokens, tree.parents, tree.depths, qs, tree.scores or nothing, strict=True)
         nodes = tuple(
-            ProposalNode(
-                token,
-                parent,
-                depth,
-                here.name,
-                here.name,
-                q=tree.laws[parent].probability(token) if tree.laws else None,
-                score=tree.scores[index] if tree.scores else None,
-            )
-            for index, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True))
+            [ProposalNode(token, parent, depth, name, name, q, score) for token, parent, depth, q, score in placed]
         )
         return Proposal(
             source=here.name,

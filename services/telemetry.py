@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from opentelemetry import context, metrics, trace
@@ -49,6 +50,7 @@ def start(service: str) -> Callable[[], None]:
     name = os.environ.get("OTEL_SERVICE_NAME") or service
     resource = Resource.create({"service.name": name, "service.namespace": "draftproof"})
     ends = [_START[signal](resource) for signal in begun]
+    _traced.cache_clear()
 
     def stop() -> None:
         for end in ends:
@@ -103,9 +105,15 @@ def parent_of(header: str) -> context.Context | None:
     return _PROPAGATOR.extract({TRACEPARENT: header}) if header else None
 
 
+@cache
+def _traced() -> bool:
+    """Whether anybody traces. Asked once, and again after `start`: OpenTelemetry looks at the environment each time."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
 def span(name: str, header: str, attributes: Mapping[str, str | int]) -> AbstractContextManager[trace.Span]:
     """A server-side span below the caller's; none where nobody traces."""
-    if not header and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+    if not header and not _traced():
         return _UNTRACED
     return tracer().start_as_current_span(
         name, context=parent_of(header), kind=trace.SpanKind.SERVER, attributes=dict(attributes)

@@ -76,10 +76,11 @@ class RoundBlock:
         self._levels_at = GIVEN_AT + taps + kept.first
         self._counters_at = self._levels_at + kept.depth * LEVEL_FIELDS
         phases = kept.depth * LEVEL_PHASES + 1
-        self._blank = np.zeros(self._counters_at + (1 + threads) * phases * COUNTER_STRIDE, np.int64)
+        self._size = self._counters_at + (1 + threads) * phases * COUNTER_STRIDE
+        self._records = np.zeros(GIVEN_AT, np.int64)
         records = (MODEL_AT, model), (WORK_AT, buffers.work), (LEVEL_AT, level), (GROWTH_AT, growth), (FIRST_AT, first)
         for place, record in records:
-            self._blank[place : place + len(record)] = [_bits(value) for value in record]
+            self._records[place : place + len(record)] = [_bits(value) for value in record]
 
     def fits(self, buffers: LevelBuffers, depth: int, width: int, least: float, first: int) -> bool:
         """Whether rounds of that shape, of so many rows of level 0, are run with it."""
@@ -95,7 +96,8 @@ class RoundBlock:
     ) -> Int64Array:
         """A round's own block, which it and its helpers keep. context: rows of the slot that it comes to, drafted ones
         included. given: as `First.given` says."""
-        block = self._blank.copy()
+        block = np.zeros(self._size, np.int64)
+        block[:GIVEN_AT] = self._records
         place = address(block)
         block[_OWN_LEVEL : GROWTH_AT + 5] = (
             further.count,

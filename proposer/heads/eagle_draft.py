@@ -209,8 +209,9 @@ class EagleSession:
             return
         fresh = prefix[self._looked_at :]
         self._looked_at = len(prefix)
-        for token in fresh[self._vocabulary.to_draft(fresh) < 0].tolist():
-            if len(self._own) < MOST_FURTHER:
+        held = self._vocabulary.held
+        for token in fresh.tolist():
+            if not held[token] and len(self._own) < MOST_FURTHER:
                 self._own.setdefault(token)
         if len(self._own) > self._further.count:
             self._further = self._further_of(np.array(list(self._own), np.int64))
