@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -40,17 +39,20 @@ class HiddenRows:
     def __post_init__(self) -> None:
         if not 0 <= self.base <= self.start:
             raise InvalidArgument("hidden.base", f"{self.base} is outside [0, {self.start}]")
+        # No sets and no generators: every round's rows come through here.
         count = -1
         for rows in self.taps.values():
-            if rows.ndim != 2 or (count >= 0 and len(rows) != count):
-                count = -1
-                break
+            if rows.ndim != 2 or count not in (-1, len(rows)):
+                raise self._misshapen()
             count = len(rows)
         if count < 0:
-            shapes = {rows.shape for rows in self.taps.values()}
-            raise InvalidArgument("hidden", f"start {self.start}, rows of shapes {sorted(shapes)}")
+            raise self._misshapen()
 
-    @cached_property
+    def _misshapen(self) -> InvalidArgument:
+        shapes = sorted({rows.shape for rows in self.taps.values()})
+        return InvalidArgument("hidden", f"start {self.start}, rows of shapes {shapes}")
+
+    @property
     def count(self) -> int:
         return len(next(iter(self.taps.values())))
 

@@ -167,6 +167,11 @@ class SlotPool:
         slot.length += len(keep)
         self._drop_staged(slot, end)
 
+    def extend(self, slot: Slot, count: int, *, dropped: int = 0) -> None:
+        """Commits `count` rows that were written behind the slot's last, nothing being staged; so many behind them die."""
+        slot.length += count
+        self._drop_staged(slot, slot.length + dropped)
+
     def truncate(self, slot: Slot, length: int) -> None:
         if not 0 <= length <= slot.length:
             raise InvalidArgument("length", f"must be within 0..{slot.length}, got {length}")

@@ -38,9 +38,11 @@ class _Tap:
     def between(self, start: int, stop: int) -> Rows:
         return self._buffer[start - self.base : stop - self.base]
 
-    def put(self, start: int, rows: Rows) -> None:
+    def put(self, start: int, rows: Rows) -> bool:
+        """Whether the buffer had to grow for them."""
         stop, held = start + len(rows), self.length - self.base
-        if stop - self.base > len(self._buffer):
+        grows = stop - self.base > len(self._buffer)
+        if grows:
             grown = np.empty((max(stop - self.base, 2 * len(self._buffer)), self._buffer.shape[1]), np.float32)
             grown[:held] = self._buffer[:held]
             self._buffer = grown
@@ -49,6 +51,7 @@ class _Tap:
         if fresh < len(rows):
             self.between(start + fresh, stop)[:] = rows[fresh:]
             self.length = stop
+        return grows
 
 
 class SessionRows:
@@ -58,12 +61,16 @@ class SessionRows:
         self._taps = taps
 
     def rows(self, start: int, stop: int) -> Mapping[str, Tensor]:
+        """As `arrays`, as tensors."""
+        return {name: torch.from_numpy(rows) for name, rows in self.arrays(start, stop).items()}
+
+    def arrays(self, start: int, stop: int) -> Mapping[str, Rows]:
         """Per tap float32 [stop - start, H], views that must not be written to. Raises FailedPrecondition (HIDDEN_BASE)
         before the base and past what was received."""
         self.check(stop)
         if start < self.base:
             raise FailedPrecondition(HIDDEN_BASE, f"rows begin at {self.base}, {start} is needed")
-        return {name: torch.from_numpy(tap.between(start, stop)) for name, tap in self._taps.items()}
+        return {name: tap.between(start, stop) for name, tap in self._taps.items()}
 
     @property
     def base(self) -> int:
@@ -121,9 +128,13 @@ class HiddenStore:
             raise ResourceExhausted("hidden.rows", f"a session of {least} bytes; all may hold {self._most_bytes}")
         self._sessions[session_id] = held
         self._sessions.move_to_end(session_id)
+        grows = False
         for name, rows in hidden.taps.items():
-            held.setdefault(name, _Tap(self._hidden_size, hidden.base)).put(hidden.start, rows)
-        while len(self._sessions) > 1 and self.bytes_held > self._most_bytes:
+            if name not in held:
+                held[name] = _Tap(self._hidden_size, hidden.base)
+                grows = True
+            grows = held[name].put(hidden.start, rows) or grows
+        while grows and len(self._sessions) > 1 and self.bytes_held > self._most_bytes:
             self._sessions.popitem(last=False)
 
     def held(self, session_id: str, taps: Sequence[str]) -> SessionRows:

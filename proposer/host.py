@@ -1,7 +1,7 @@
 """Several sources behind one object: it knows the sessions, refuses what does not fit their manifests, and dispatches.
 
 Not thread-safe: one thread opens, admits and closes. `Source.propose` alone may run elsewhere, between `admit` and `check`,
-and `settle` with it.
+and with it `is_quick` and `settle`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contracts.ports import ProposeRequest
 from contracts.proposal import MAX_NODES, Proposal, unfold
 from contracts.topology import Topology
 from proposer.sessions import Session, SessionTable
-from proposer.source import Settles, Source
+from proposer.source import Quick, Settles, Source
 
 
 class TakesRows(Protocol):
@@ -52,6 +52,7 @@ class SourceHost:
             if name in self._sources:
                 raise InvalidArgument("sources", f"two sources are called {name!r}")
             self._sources[name] = source
+        self._quick = {name: source for name, source in self._sources.items() if isinstance(source, Quick)}
         self._settling = [source for source in self._sources.values() if isinstance(source, Settles)]
         self._sessions = SessionTable(capacity=max_sessions, idle_s=idle_s, clock=clock)
 
@@ -62,6 +63,11 @@ class SourceHost:
     def runs_inline(self, source: str) -> bool:
         """Whether a source is here and cheap enough to be called from an event loop."""
         return source in self._sources and self._sources[source].runs_inline
+
+    def is_quick(self, request: ProposeRequest) -> bool:
+        """Whether the source of an admitted request would take single milliseconds: asked while none of them drafts."""
+        source = self._quick.get(request.source)
+        return source is not None and source.is_quick(request)
 
     @property
     def open_sessions(self) -> int:
@@ -179,7 +185,7 @@ class SourceHost:
             self._hidden.drop(session_id)
 
     def _take(self, request: ProposeRequest, hidden: HiddenRows, here: SourceDescription) -> None:
-        if self._hidden is None or set(hidden.taps) != set(here.taps):
+        if self._hidden is None or hidden.taps.keys() != frozenset(here.taps):
             raise InvalidArgument("hidden.taps", f"{sorted(hidden.taps)} came, {here.name!r} reads {sorted(here.taps)}")
         if hidden.stop > len(request.prefix) - 1:
             raise InvalidArgument(

@@ -1,11 +1,14 @@
-"""The proposer port inside one process: cheap sources answer inline, sources that compute run in a thread of their own."""
+"""The proposer port inside one process: cheap sources answer inline, sources that compute run in a thread of their own, but
+for calls of single milliseconds while that thread has nothing to do: waking it and being woken takes a part of such a call.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
 from contracts.capability import SourceDescription
 from contracts.manifest import Manifest
@@ -13,20 +16,25 @@ from contracts.ports import ProposeRequest
 from contracts.proposal import Proposal
 from proposer.host import SourceHost
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 class LocalProposer:
     """Implements contracts.ports.ProposerPort over a host.
 
-    There is one worker thread, because a model's backend is driven by one thread at a time. A call cancelled while it
-    waits for the thread is never run; one cancelled while it runs finishes unheard.
+    There is one worker thread, because a model's backend is driven by one thread at a time: by the event loop's own, which
+    then stands still for these milliseconds, only while nothing waits or runs in the worker. A call cancelled while it waits
+    for the thread is never run; one cancelled while it runs finishes unheard.
     """
 
     def __init__(self, host: SourceHost) -> None:
         self._host = host
         self._dead = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="proposer")
+        # What waits or runs in the thread. The thread takes out what is over; only the event loop puts something in.
+        self._under_way: set[Future[Any]] = set()
 
     def answers_at_once(self, source: str) -> bool:
         """Whether `propose` answers for this source (contracts.ports.AnswersAtOnce): those that run inline."""
@@ -41,10 +49,10 @@ class LocalProposer:
 
     async def propose(self, request: ProposeRequest) -> Proposal:
         source = self._host.admit(request)
-        if source.runs_inline:
+        if source.runs_inline or (not self._under_way and self._host.is_quick(request)):
             proposal = source.propose(request)
         else:
-            proposal = await asyncio.get_running_loop().run_in_executor(self._worker, source.propose, request)
+            proposal = await asyncio.wrap_future(self._submit(source.propose, request))
         return self._host.check(request, proposal)
 
     async def close_session(self, session_id: str) -> None:
@@ -55,7 +63,13 @@ class LocalProposer:
         # Others may be short of the room that a session held, and nobody may draft again for long. An opening may have
         # dropped idle sessions.
         if self._host.settles and not self._dead:
-            self._worker.submit(self._host.settle).add_done_callback(_look_at)
+            self._submit(self._host.settle).add_done_callback(_look_at)
+
+    def _submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future = self._worker.submit(call, *args, **kwargs)
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        return future
 
     def shutdown(self) -> None:
         """Waits for the running call and ends the worker thread; the port is dead afterwards."""

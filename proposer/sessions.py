@@ -21,7 +21,7 @@ class PrefixTracker:
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._seen = np.zeros(0, np.int64)
+        self._seen = b""
         self._frontier = Frontier()
 
     def digest_of(self, prefix: npt.NDArray[np.int64]) -> str:
@@ -29,20 +29,21 @@ class PrefixTracker:
 
         Raises InvalidArgument for token ids outside the vocabulary; the tracker is unchanged then.
         """
-        known = len(self._seen)
-        grown = known <= len(prefix) and bool((prefix[:known] == self._seen).all())
-        fresh = prefix[known:] if grown else prefix
+        # Bytes, which are compared and copied for less than arrays are.
+        seen = np.asarray(prefix, np.int64).tobytes()
+        grown = seen.startswith(self._seen)
+        fresh = prefix[len(self._frontier) :] if grown else prefix
         if len(fresh):
-            tokens = fresh.tolist()
+            tokens = tuple(fresh.tolist())
             if min(tokens) < 0 or max(tokens) >= self._vocab_size:
                 raise InvalidArgument("prefix", f"token ids must be within [0, {self._vocab_size})")
             if grown:
-                self._frontier.publish(fresh)
+                self._frontier.publish(tokens)
             else:
-                self._frontier = Frontier(fresh)
-            self._seen = prefix.copy()
+                self._frontier = Frontier(tokens)
+            self._seen = seen
         elif not grown:
-            self._frontier, self._seen = Frontier(), prefix.copy()
+            self._frontier, self._seen = Frontier(), seen
         return self._frontier.digest
 
 

@@ -54,6 +54,16 @@ class Settles(Protocol):
         ...
 
 
+@runtime_checkable
+class Quick(Protocol):
+    """What a source is besides some of whose calls take single milliseconds, for which handing them to another thread and
+    back is much."""
+
+    def is_quick(self, request: ProposeRequest) -> bool:
+        """Whether `propose` would be for this request. By whoever would call `propose` next: it may look at its state."""
+        ...
+
+
 def version_of(source: str, settings: Mapping[str, Any]) -> str:
     """The digest of everything that shapes a source's offers: SHA-256 hex of its name and settings in canonical form."""
     return sha256_hex(canonical_bytes({"source": source, "settings": settings}))

@@ -79,6 +79,11 @@ class Drafting(Generic[R]):
         self._state: R | None = None
         self._capacity = 0
 
+    @property
+    def state(self) -> R | None:
+        """The state, whatever room it has."""
+        return self._state
+
     def state_for(self, rows: int) -> R | None:
         """The state if it has room for so many rows; one that has not is given back."""
         if self._state is not None and self._capacity < rows:
@@ -252,17 +257,15 @@ class TreeSource(ABC, Generic[R]):
 
     def _proposal(self, request: ProposeRequest, tree: DraftTree, generation: int, compute_us: float) -> Proposal:
         here = self._description
+        name, laws, nothing = here.name, tree.laws, [None] * len(tree.tokens)
+        qs = (
+            [laws[parent].probability(token) for token, parent in zip(tree.tokens, tree.parents, strict=True)]
+            if laws
+            else nothing
+        )
+        placed = zip(tree.tokens, tree.parents, tree.depths, qs, tree.scores or nothing, strict=True)
         nodes = tuple(
-            ProposalNode(
-                token,
-                parent,
-                depth,
-                here.name,
-                here.name,
-                q=tree.laws[parent].probability(token) if tree.laws else None,
-                score=tree.scores[index] if tree.scores else None,
-            )
-            for index, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True))
+            [ProposalNode(token, parent, depth, name, name, q, score) for token, parent, depth, q, score in placed]
         )
         return Proposal(
             source=here.name,

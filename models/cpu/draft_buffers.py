@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from models.backend import Int64Array
-from models.cpu.draft_growth import LEVEL_FIELDS, LEVEL_PHASES, Growth
+from models.cpu.draft_growth import LEVEL_PHASES, Growth
 from models.cpu.draft_level import Level
 from models.cpu.formats import PANEL
 from models.cpu.packing import panels
 from models.cpu.records import Model, Work
-from models.cpu.storage import PagedStorage
+from models.cpu.storage import PAGE_ROWS, PagedStorage
 from models.cpu.sync import COUNTER_STRIDE
 from models.cpu.tile import MAX_SCRATCH_PANELS, MAX_TILE_ROWS
-from models.kv import Slot
+from models.kv import Slot, page_count
 
 Floats = npt.NDArray[np.float32]
 
@@ -54,6 +55,7 @@ class LevelBuffers:
         # Committed length, and the end of what is staged.
         self._slot = np.zeros(2, np.int64)
         self._paths = self._pages = np.zeros(0, np.int64)
+        self._round_pages = np.zeros(page_count(context, PAGE_ROWS), np.int64)
         # Written and read inside compiled code only.
         self._inside: list[npt.NDArray[Any]] = [
             zeros(rows, hidden),
@@ -75,7 +77,7 @@ class LevelBuffers:
             address, self._inside
         )
         slot = address(self._slot)
-        self._work = Work(
+        self.work = Work(
             rows=0,
             x=x,
             normed=address(self.normed),
@@ -89,7 +91,7 @@ class LevelBuffers:
             row_index=address(self._row_index),
             lengths=slot,
             stored=slot + 8,
-            pages=0,
+            pages=address(self._round_pages),
             page_start=none,
             path_start=address(self._path_start),
             paths=0,
@@ -122,11 +124,15 @@ class LevelBuffers:
             log_probs=values,
             scratch=scratch,
             scratch_stride=max(model.vocab_stride, panels(further) * PANEL),
+            further_logits=beside,
             further=0,
             further_matrix=0,
-            further_logits=beside,
             further_stride=0,
         )
+
+    def put_fused(self, fused: Floats) -> None:
+        """What is fused into each row, [N, R]."""
+        self._fused[: len(fused), : fused.shape[1]] = fused
 
     def filled(
         self,
@@ -141,7 +147,7 @@ class LevelBuffers:
         """The record of a pass over rows [N] behind the slot's staged ones, its arrays filled in; without counters."""
         count = len(fused)
         end = slot.length + slot.staged + count
-        self._fused[:count, : fused.shape[1]] = fused
+        self.put_fused(fused)
         self._cos[:count], self._sin[:count] = cos, sin
         self._row_index[:count] = np.arange(end - count, end)
         self._picked_rows[:wanted] = np.arange(count - wanted, count)
@@ -152,41 +158,50 @@ class LevelBuffers:
         groups = -(-count // self.group_rows)
         cuts = count * np.arange(groups + 1) // groups
         self._groups[:groups, 0], self._groups[:groups, 1], self._groups[:groups, 2] = cuts[:-1], cuts[1:], 0
-        return self._work._replace(
+        return self.work._replace(
             rows=count, paths=address(self._paths), pages=address(self._pages), group_count=groups, wanted_count=wanted
         )
 
 
-class GrowthBuffers:
-    """Arrays of one round's growth of `depth` levels, `width` nodes each, behind `first` rows of level 0."""
+class GrownNodes(NamedTuple):
+    """A grown tree, in the order of growth: indices in the draft vocabulary (V + i: further token i), parents (-1: the last
+    row given) and depths, and path log-probabilities."""
 
-    def __init__(self, depth: int, width: int, first: int) -> None:
-        self.depth, self.width, self.first = depth, width, first
+    tokens: list[int]
+    parents: list[int]
+    depths: list[int]
+    values: list[float]
+
+
+class GrowthBuffers:
+    """Arrays of one round's growth of `depth` levels, `width` nodes each, behind `first` rows of level 0. least: the value
+    below which no node is grown.
+    """
+
+    def __init__(self, depth: int, width: int, first: int, least: float) -> None:
+        self.depth, self.width, self.first, self.least = depth, width, first, least
         nodes = width + (depth - 1) * width * width
         rows, longest = max(first, width), first + depth
         self._starts = np.zeros((depth, rows + 1), np.int64)
         self._paths = np.zeros((depth, max(first * (first + 1) // 2, width * longest)), np.int64)
         self._row_nodes = np.full((depth, width), -1, np.int64)
-        self.tokens, self.parents = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
-        self.depths, self.values = np.zeros(nodes, np.int64), zeros(nodes)
+        # Tokens, parents and depths.
+        self._nodes, self._values = np.zeros((3, nodes), np.int64), zeros(nodes)
 
-    def record(self, work: Work, paths: Sequence[Sequence[int]], least: float, length: int, start: int) -> Growth:
-        """Without what a layer knows: matrices, tables, group size, and what is fresh each round."""
-        flat = [row for path in paths for row in path]
-        self._paths[0, : len(flat)] = flat
-        np.cumsum([len(path) for path in paths], out=self._starts[0, 1 : work.rows + 1])
-        self._row_nodes[0, 0] = -1
+    @property
+    def record(self) -> Growth:
+        """Without what a layer knows, matrices, tables and group size, and what is a round's own."""
         return Growth(
             levels=0,
             counters=0,
+            length=0,
+            start=0,
+            further_embedded=0,
             depth=self.depth,
             width=self.width,
-            least=np.float32(least),
-            length=length,
-            start=start,
+            least=np.float32(self.least),
             drafted=0,
             embedded=0,
-            further_embedded=0,
             cos=0,
             sin=0,
             path_start=address(self._starts),
@@ -195,23 +210,33 @@ class GrowthBuffers:
             paths_stride=self._paths.shape[1],
             group_rows=0,
             row_nodes=address(self._row_nodes),
-            tokens=address(self.tokens),
-            parents=address(self.parents),
-            depths=address(self.depths),
-            values=address(self.values),
+            tokens=address(self._nodes[0]),
+            parents=address(self._nodes[1]),
+            depths=address(self._nodes[2]),
+            values=address(self._values),
         )
 
+    def grown(self, count: int) -> GrownNodes:
+        """The first `count` nodes."""
+        tokens, parents, depths = self._nodes[:, :count].tolist()
+        return GrownNodes(tokens, parents, depths, self._values[:count].tolist())
 
-def fresh_counters(levels: int, threads: int) -> Int64Array:
-    """int64 [levels, 1 + threads, LEVEL_PHASES, 16] of zeros."""
-    return np.zeros((levels, 1 + threads, LEVEL_PHASES, COUNTER_STRIDE), np.int64)
+
+def fresh_counters(threads: int) -> Int64Array:
+    """int64 [1 + threads, LEVEL_PHASES, 16] of zeros: of one level."""
+    return np.zeros((1 + threads, LEVEL_PHASES, COUNTER_STRIDE), np.int64)
 
 
-def fresh_levels(work: Work, levels: int) -> Int64Array:
-    """int64 [levels, LEVEL_FIELDS], level 0 as the work says."""
-    made = np.zeros((levels, LEVEL_FIELDS), np.int64)
-    made[0, :3] = work.rows, work.group_count, work.wanted_count
-    return made
+@dataclass(frozen=True)
+class FurtherTokens:
+    """Tokens of one session beside the draft vocabulary: their rows of the head, packed, and their embeddings [F, H]."""
+
+    count: int
+    matrix: npt.NDArray[np.uint8]
+    embedded: Floats
+
+
+NONE_FURTHER = FurtherTokens(0, np.zeros(0, np.uint8), np.zeros((0, 0), np.float32))
 
 
 def zeros(*shape: int) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 
 from models.cpu.draft_level import Level, run_level
 from models.cpu.heads import copy
-from models.cpu.jit import get, get_int, jit, jit_entry, put, put_int
+from models.cpu.jit import get, get_int, jit, put, put_int
 from models.cpu.records import Work
 from models.cpu.run import PHASES_AT_END, PHASES_PER_LAYER
 from models.cpu.sync import COUNTER_STRIDE, claim, finish, wait
@@ -27,18 +27,18 @@ LEVEL_FIELDS = 5
 
 class Growth(NamedTuple):
     """One round's growth. Arrays as in models.cpu.records; a path's and a level's place is its own, for a helper that comes
-    late looks at levels long over."""
+    late looks at levels long over. The first five fields are a round's own."""
 
-    levels: int  # int64 [depth, LEVEL_FIELDS], fresh each round; level 0 is filled in
+    levels: int  # int64 [depth, LEVEL_FIELDS], fresh and zeroed; level 0 is filled in first (models.cpu.draft_round)
     counters: int  # int64 [depth, 1 + threads, LEVEL_PHASES, 16], fresh and zeroed
+    length: int  # rows kept before level 0
+    start: int  # position of the first kept row
+    further_embedded: int  # [further, hidden], what each of the session's own tokens' embeddings adds to a fused row
     depth: int  # levels at most, the first one included
     width: int
     least: np.float32  # value of the least node that is grown
-    length: int  # rows kept before level 0
-    start: int  # position of the first kept row
     drafted: int  # address of the matrix that fuses drafted rows
-    embedded: int  # [vocab, hidden], what each draft token's embedding adds to a fused row
-    further_embedded: int  # [further, hidden], the same of the session's own tokens
+    embedded: int  # [vocab, hidden], as `further_embedded`, of draft tokens
     cos: int  # [context, head_dim / 2]
     sin: int
     path_start: int  # int64 [depth, starts_stride]
@@ -53,7 +53,7 @@ class Growth(NamedTuple):
     values: int  # float32
 
 
-@jit_entry
+@jit
 def grow(model, work, level, growth, thread, threads):  # type: ignore[no-untyped-def]
     """One thread's part of a round; the tree is complete when any thread returns. level: of the first, whose inputs are in
     place."""
@@ -91,9 +91,9 @@ def _level_of(level, matrix, depth):  # type: ignore[no-untyped-def]
         level.log_probs,
         level.scratch,
         level.scratch_stride,
+        level.further_logits,
         level.further,
         level.further_matrix,
-        level.further_logits,
         level.further_stride,
     )
 

@@ -1,14 +1,12 @@
 """A draft head's decoder layer with a matrix that fuses its inputs before it and a vocabulary after it.
 
 The same kernels as a target's pass (models/cpu/run.py), without what levels of a few rows would spend around them: buffers
-are kept, and a tree by value is one compiled call (models/cpu/draft_growth.py).
+are kept, and a round that grows a tree by value is one compiled call (models/cpu/draft_round.py).
 """
 
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,21 +17,24 @@ from contracts.errors import InvalidArgument, ResourceExhausted
 from models.backend import Int64Array, KVSlot
 from models.config import DecoderConfig
 from models.cpu.buffers import ModelBuffers
+from models.cpu.draft_block import RoundBlock, TargetRows
 from models.cpu.draft_buffers import (
+    NONE_FURTHER,
     Floats,
+    FurtherTokens,
+    GrownNodes,
     GrowthBuffers,
     LevelBuffers,
     address,
     fresh_counters,
-    fresh_levels,
     zeros,
 )
-from models.cpu.draft_growth import grow
+from models.cpu.draft_helpers import Helpers
 from models.cpu.draft_level import run_level
 from models.cpu.draft_packing import kind_of, packed
-from models.cpu.formats import INT8, PANEL
+from models.cpu.draft_round import First, grow_at
+from models.cpu.formats import INT8
 from models.cpu.matmul import widened_floats
-from models.cpu.packing import panels
 from models.cpu.storage import PagedStorage
 from models.kv import Slot, SlotPool
 from models.pooled import PooledSlots
@@ -42,36 +43,14 @@ from models.weights import DecoderWeights
 _LINE_BYTES = 64
 
 
-@dataclass(frozen=True)
-class GrownNodes:
-    """A grown tree, in the order of growth: indices in the draft vocabulary (V + i: further token i), parents (-1: the last
-    row given) and depths int64 [N], path log-probabilities float32 [N]."""
-
-    tokens: Int64Array
-    parents: Int64Array
-    depths: Int64Array
-    values: Floats
-
-
-@dataclass(frozen=True)
-class FurtherTokens:
-    """Tokens of one session beside the draft vocabulary: their rows of the head, packed, and their embeddings [F, H]."""
-
-    count: int
-    matrix: npt.NDArray[np.uint8]
-    embedded: Floats
-
-
-NONE_FURTHER = FurtherTokens(0, np.zeros(0, np.uint8), np.zeros((0, 0), np.float32))
-
-
 class DraftLayer(PooledSlots):
     """One layer with its KV slots. Not thread-safe. Row results do not depend on the rows beside them.
 
     config: of one layer. weights: its layer, final norm, and head [V, H], all of one dtype (bf16 or fp32). real, drafted:
     matrices [H, R] and [H, 2H] in that dtype; a row's input is one of them times what is fused: R floats for a row of the
     target's, the head's own feature and a token's embedding, both divided by their root mean squares, for a drafted one.
-    embedded: float32 [V, H], the latter for the tokens of the vocabulary. quantised: matrices are packed as int8.
+    embedded: float32 [V, H], the latter for the tokens of the vocabulary. table: the embeddings of the target's whole
+    vocabulary as they are, float32 [T, H] or, uint16, the bits of bf16. quantised: matrices are packed as int8.
     Raises InvalidArgument for other shapes.
     """
 
@@ -82,6 +61,7 @@ class DraftLayer(PooledSlots):
         real: Tensor,
         drafted: Tensor,
         embedded: Floats,
+        table: npt.NDArray[Any],
         *,
         kv_budget_tokens: int,
         quantised: bool = False,
@@ -93,15 +73,18 @@ class DraftLayer(PooledSlots):
             raise InvalidArgument("fusing", f"{tuple(real.shape)} and {tuple(drafted.shape)} for a width of {hidden}")
         if embedded.shape != (config.vocab_size, hidden):
             raise InvalidArgument("embedded", f"{embedded.shape}, expected ({config.vocab_size}, {hidden})")
+        if table.ndim != 2 or table.shape[1] != hidden or table.dtype not in (np.float32, np.uint16):
+            raise InvalidArgument("table", f"{table.dtype} of shape {table.shape}, expected {hidden} columns")
         self._config = config
         self._storage = PagedStorage(config, kv_budget_tokens)
         self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="draftproof-level")
+        self._helpers = Helpers(self._threads - 1, "draftproof-level")
         kind = INT8 if quantised else kind_of(weights.head.dtype)
         self._model = ModelBuffers(config, weights, kind, self._threads)
         self._real, self._drafted = _aligned(packed(real, kind)), _aligned(packed(drafted, kind))
         self._real_depth, self._embedded = real.shape[1], np.ascontiguousarray(embedded)
+        self._table = np.ascontiguousarray(table)
         cos, sin = config.rope.table(config.context_length)
         self._cos, self._sin = np.ascontiguousarray(cos.numpy()), np.ascontiguousarray(sin.numpy())
         self._widest = max(self._real_depth, 2 * hidden)
@@ -111,7 +94,7 @@ class DraftLayer(PooledSlots):
             widened=address(self._widened), widened_stride=self._widened.shape[1]
         )
         self._buffers = LevelBuffers(self._record, self._threads, self._widest)
-        self._growth = GrowthBuffers(2, 1, 1)
+        self._round: RoundBlock | None = None
         self._compile()
 
     def commit_all(self, slot: KVSlot) -> None:
@@ -147,16 +130,20 @@ class DraftLayer(PooledSlots):
         self._make_room(own, before + count, int(positions.max()))
         buffers = self._buffers_for(count, wanted, 0, own.length + before + count)
         work = buffers.filled(own, self._storage, fused, paths, wanted, self._cos[positions], self._sin[positions])
-        counters = fresh_counters(1, self._threads)
+        counters = fresh_counters(self._threads)
         work = work._replace(counters=address(counters))
         matrix = self._drafted if drafted else self._real
         level = buffers.level._replace(
             matrix=address(matrix), depth=fused.shape[1], vocab=self._config.vocab_size, ranked=0
         )
         # Counters are a call's own: a helper that starts late must find its own call finished.
-        for thread in range(1, self._threads):
-            self._helpers.submit(_run_level, counters, self._record, work, level, thread, self._threads)
-        run_level(self._record, work, level, 0, self._threads)
+        record, threads = self._record, self._threads
+
+        def help_out(number: int, _kept: object = counters) -> None:
+            run_level(record, work, level, number, threads)
+
+        self._helpers.hand_out(help_out, threads - 1)
+        run_level(record, work, level, 0, threads)
         own.parents = staged
         logits = buffers.logits[:wanted, : self._config.vocab_size].copy()
         return logits, buffers.normed[: count if wanted else 0, : self._config.hidden_size].copy()
@@ -169,7 +156,7 @@ class DraftLayer(PooledSlots):
     def grow(
         self,
         slot: KVSlot,
-        fused: Floats,
+        given: Floats | TargetRows,
         *,
         start: int = 0,
         width: int,
@@ -177,53 +164,35 @@ class DraftLayer(PooledSlots):
         least: float,
         further: FurtherTokens = NONE_FURTHER,
     ) -> GrownNodes:
-        """Runs rows float32 [N, R] after each other, keeps them, and grows a tree behind the last.
+        """Runs rows after each other, keeps them, and grows a tree behind the last.
 
-        `depth` levels of children, each time of the `width` most valuable nodes of the last level, `width` each; none of a
-        node of a value (path log-probability) below `least`. start: as `run`. Nothing may be staged. Raises as `run`.
+        given: what is fused, float32 [N, R], or what that is made from. `depth` levels of children, each time of the `width`
+        most valuable nodes of the last level, `width` each; none of a node of a value (path log-probability) below `least`.
+        start: as `run`. Nothing may be staged. Raises as `run`, and InvalidArgument for rows of other shapes and tokens that
+        are none of the target's.
         """
         own = self._pool.own(slot)
-        count, drafts = len(fused), width * (depth - 1)
+        count, drafts = given.count if isinstance(given, TargetRows) else len(given), width * (depth - 1)
         if own.staged or width > self._config.vocab_size:
             raise InvalidArgument("slot" if own.staged else "width", f"{own.staged} rows are staged, width is {width}")
+        context = own.length + count + drafts
         self._make_room(own, count + drafts, start + own.length + count + depth - 2)
-        rows = np.arange(count)
-        paths = _paths(rows - 1, 0)
-        buffers = self._buffers_for(max(count, width), width, width, own.length + count + drafts, further.count)
-        positions = start + own.length + rows
-        work = buffers.filled(own, self._storage, fused, paths, 1, self._cos[positions], self._sin[positions])
-        kept = self._growth_for(depth, width, count)
-        counters, levels = fresh_counters(depth, self._threads), fresh_levels(work, depth)
-        growth = kept.record(work, paths, least, own.length, start)._replace(
-            levels=address(levels),
-            counters=address(counters),
-            drafted=address(self._drafted),
-            embedded=address(self._embedded),
-            further_embedded=address(further.embedded),
-            cos=address(self._cos),
-            sin=address(self._sin),
-            group_rows=buffers.group_rows,
-        )
-        level = buffers.level._replace(
-            matrix=address(self._real),
-            depth=fused.shape[1],
-            vocab=self._config.vocab_size,
-            ranked=width,
-            further=further.count,
-            further_matrix=address(further.matrix),
-            further_stride=panels(further.count) * PANEL,
-        )
-        fresh = (counters, levels)
-        for thread in range(1, self._threads):
-            self._helpers.submit(_grow, fresh, self._record, work, level, growth, thread, self._threads)
-        grow(self._record, work, level, growth, 0, self._threads)
-        drafted = int(levels[1:, 0].sum())
-        own.parents = np.concatenate([rows - 1, np.full(drafted, count - 1)])
-        self._pool.commit(own, range(count))
-        end = width * (1 + drafted)
-        return GrownNodes(
-            kept.tokens[:end].copy(), kept.parents[:end].copy(), kept.depths[:end].copy(), kept.values[:end].copy()
-        )
+        round = self._round_for(count, depth, width, least, context, further)
+        if isinstance(given, TargetRows):
+            taps, places = len(given.taps), given.places(self._real_depth, self._table)
+        else:
+            round.buffers.put_fused(given)
+            taps, places = 0, []
+        block = round.fresh(own, count, start, context, taps, places, further)
+        place, threads = address(block), self._threads
+
+        def help_out(number: int, _kept: object = block) -> None:
+            grow_at(place, number, threads)
+
+        self._helpers.hand_out(help_out, threads - 1)
+        end = grow_at(place, 0, threads)
+        self._pool.extend(own, count, dropped=end // width - 1)
+        return round.kept.grown(end)
 
     def _make_room(self, slot: Slot, rows: int, position: int) -> None:
         left = slot.capacity - slot.length
@@ -235,8 +204,8 @@ class DraftLayer(PooledSlots):
 
     def _buffers_for(self, rows: int, wanted: int, ranked: int, context: int, further: int = 0) -> LevelBuffers:
         held = self._buffers
-        room = (held.rows, held.wanted, held.ranked, held.context, held.further)
-        if any(need > there for need, there in zip((rows, wanted, ranked, context, further), room, strict=True)):
+        more = rows > held.rows or wanted > held.wanted or ranked > held.ranked
+        if more or context > held.context or further > held.further:
             self._buffers = LevelBuffers(
                 self._record,
                 self._threads,
@@ -249,11 +218,41 @@ class DraftLayer(PooledSlots):
             )
         return self._buffers
 
-    def _growth_for(self, depth: int, width: int, first: int) -> GrowthBuffers:
-        held = self._growth
-        if (held.depth, held.width) != (depth, width) or first > held.first:
-            self._growth = GrowthBuffers(depth, width, max(first, _LINE_BYTES // 4))
-        return self._growth
+    def _round_for(
+        self, first: int, depth: int, width: int, least: float, context: int, further: FurtherTokens
+    ) -> RoundBlock:
+        buffers = self._buffers_for(max(first, width), width, width, context, further.count)
+        held = self._round
+        if held is None or not held.fits(buffers, depth, width, least, first):
+            held = self._round = self._laid_out(
+                buffers, GrowthBuffers(depth, width, max(first, _LINE_BYTES // 4), least)
+            )
+        return held
+
+    def _laid_out(self, buffers: LevelBuffers, kept: GrowthBuffers) -> RoundBlock:
+        level = buffers.level._replace(
+            matrix=address(self._real), depth=self._real_depth, vocab=self._config.vocab_size, ranked=kept.width
+        )
+        growth = kept.record._replace(
+            drafted=address(self._drafted),
+            embedded=address(self._embedded),
+            cos=address(self._cos),
+            sin=address(self._sin),
+            group_rows=buffers.group_rows,
+        )
+        first = First(
+            embedding=address(self._table),
+            halves=int(self._table.dtype == np.uint16),
+            arena=self._storage.address,
+            page_bytes=self._storage.page_bytes,
+            rows=0,
+            table=0,
+            pages=0,
+            taps=0,
+            given=0,
+        )
+        taps = self._real_depth // self._config.hidden_size
+        return RoundBlock(self._record, buffers, level, kept, growth, first, taps=taps, threads=self._threads)
 
     def _compile(self) -> None:
         """So that compiling, or reading what is cached, belongs to loading."""
@@ -263,14 +262,6 @@ class DraftLayer(PooledSlots):
         self.rollback(slot)
         self.grow(slot, row, width=1, depth=2, least=-np.inf)
         self.release(slot)
-
-
-def _run_level(_fresh: object, *arguments: Any) -> None:
-    run_level(*arguments)
-
-
-def _grow(_fresh: object, *arguments: Any) -> None:
-    grow(*arguments)
 
 
 def _paths(parents: Int64Array, before: int) -> list[list[int]]:

@@ -31,9 +31,9 @@ class Level(NamedTuple):
     log_probs: int  # [wanted_count, count]
     scratch: int  # [threads, scratch_stride]
     scratch_stride: int  # the padded vocabulary's or further tokens', whichever is more
+    further_logits: int  # [wanted_count, further_stride]
     further: int  # tokens that rank behind the vocabulary's in index: the session's own
     further_matrix: int  # their rows, packed as the head's are
-    further_logits: int  # [wanted_count, further_stride]
     further_stride: int
 
 

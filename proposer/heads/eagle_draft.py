@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,23 +25,21 @@ import torch
 from torch import Tensor
 
 from contracts.errors import Internal, InvalidArgument
-from models.cpu.draft_layer import NONE_FURTHER, DraftLayer, FurtherTokens
+from models.cpu.draft_block import TargetRows
+from models.cpu.draft_buffers import NONE_FURTHER, FurtherTokens
+from models.cpu.draft_layer import DraftLayer
 from models.cpu.draft_packing import FurtherRows, stored_in
 from models.quantized import GROUP
 from models.weights import DecoderWeights
 from proposer.heads.eagle import EagleNetwork
-from proposer.heads.head import Grown, HiddenStates, Int64Array, common_length
+from proposer.heads.head import ROUND_ROWS, Floats, Grown, HiddenStates, Int64Array, arrays_of, common_length
 from proposer.heads.prefix import backend_layer
 from proposer.heads.vocabulary import DraftVocabulary
-
-Floats = npt.NDArray[np.float32]
 
 # Fused rows of one prefill pass: bounds the pass's own memory.
 _PREFILL_ROWS = 128
 # Tokens of its own that a session drafts at most: those that its text has first.
 MOST_FURTHER = 1024
-# Rows of a usual round: what its receipt brought. More are run ahead of the tree, a pass at a time.
-_ROUND_ROWS = 16
 
 
 class EagleHead:
@@ -79,7 +78,8 @@ class EagleHead:
         first = network.again if network.first is None else network.first
         real, drafted = (torch.cat([half, network.token], dim=1).detach().to(dtype) for half in (first, network.again))
         eps = network.shape.config.rms_eps
-        self._embedded = _rows_of(network.embedding)
+        table = _table_of(network.embedding)
+        self._embedded = _rows_of(table)
         config = replace(network.shape.config, vocab_size=len(vocabulary), num_layers=1, windows=(None,))
         self._layer = DraftLayer(
             config,
@@ -87,6 +87,7 @@ class EagleHead:
             real,
             drafted,
             _rms(self._embedded(vocabulary.ids), eps),
+            table,
             kv_budget_tokens=kv_budget_tokens,
             quantised=quantised,
             threads=threads,
@@ -143,6 +144,9 @@ class EagleSession:
         """Fused rows held, staged ones aside."""
         return self._slot.length
 
+    def behind(self, prefix_len: int) -> int:
+        return prefix_len - 1 - self._base - self._slot.length
+
     def catch_up(self, prefix: Int64Array, states: HiddenStates) -> None:
         self._look_at(prefix)
         total = len(prefix) - 1
@@ -166,29 +170,31 @@ class EagleSession:
 
     def grow(self, prefix: Int64Array, states: HiddenStates, *, width: int, depth: int, floor: float) -> Grown:
         kept = self._kept_of(prefix, states.base)
-        fused = self._fused(prefix, kept, states)
-        ahead = max(0, len(fused) - _ROUND_ROWS)
+        ahead = max(0, len(prefix) - 1 - kept - ROUND_ROWS)
+        given: Floats | TargetRows
         if ahead:
+            # A pass at a time, ahead of the tree.
+            fused = self._fused(prefix, kept, states)
             self._run_on(prefix[: kept + ahead + 1], kept, fused[:ahead], wanted=0)
+            given = fused[ahead:]
         else:
+            given = TargetRows(self._hidden(states, kept, len(prefix) - 1), prefix[kept + 1 :])
             self._layer.truncate(self._slot, kept - self._base)
         self._tokens = prefix[: kept + ahead + 1].copy()
-        least = math.log(floor) if floor > 0.0 else -math.inf
         self._look_at(prefix)
         grown = self._layer.grow(
             self._slot,
-            fused[ahead:],
+            given,
             start=self._base,
             width=width,
             depth=depth,
-            least=least,
+            least=math.log(floor) if floor > 0.0 else -math.inf,
             further=self._further,
         )
         self._tokens = prefix.copy()
-        if not np.isfinite(grown.values).all():
+        if not all(map(math.isfinite, grown.values)):
             raise Internal("logits", "the head's logits are not finite")
-        tokens = self._targets(grown.tokens)
-        return Grown(tokens, grown.parents.tolist(), grown.depths.tolist(), grown.values.tolist())
+        return Grown(self._targets(grown.tokens), grown.parents, grown.depths, grown.values)
 
     def settle(self) -> None:
         self._layer.rollback(self._slot)
@@ -203,17 +209,18 @@ class EagleSession:
             return
         fresh = prefix[self._looked_at :]
         self._looked_at = len(prefix)
-        for token in fresh[self._vocabulary.to_draft(fresh) < 0].tolist():
-            if len(self._own) < MOST_FURTHER:
+        held = self._vocabulary.held
+        for token in fresh.tolist():
+            if not held[token] and len(self._own) < MOST_FURTHER:
                 self._own.setdefault(token)
         if len(self._own) > self._further.count:
             self._further = self._further_of(np.array(list(self._own), np.int64))
 
-    def _targets(self, drafted: Int64Array) -> list[int]:
+    def _targets(self, drafted: Sequence[int]) -> list[int]:
         """Target ids of what the layer numbers, tokens of the session's own behind the vocabulary's."""
-        size, own = len(self._vocabulary), list(self._own)
-        ids = self._vocabulary.ids
-        return [own[index - size] if index >= size else int(ids[index]) for index in drafted.tolist()]
+        size, ids = len(self._vocabulary), self._vocabulary.listed
+        own = list(self._own) if max(drafted) >= size else []
+        return [own[index - size] if index >= size else ids[index] for index in drafted]
 
     def _kept_of(self, prefix: Int64Array, base: int) -> int:
         """How many rows of `prefix` stay. The last is always run anew, because rows are kept and logits are not."""
@@ -229,11 +236,15 @@ class EagleSession:
 
     def _fused(self, prefix: Int64Array, kept: int, states: HiddenStates) -> Floats:
         """What is fused into the rows of `prefix` past the first `kept`, float32 [N, R]."""
-        hidden = states.rows(kept, len(prefix) - 1)
-        parts = [*(hidden[tap].numpy() for tap in self._taps), self._embedded(prefix[kept + 1 :])]
+        parts = [*self._hidden(states, kept, len(prefix) - 1), self._embedded(prefix[kept + 1 :])]
         # Divided by their root mean squares all at once: a round's few rows cost what numpy's calls do.
         rows = np.stack(parts, axis=1)
         return _rms(rows.reshape(-1, rows.shape[2]), self._eps).reshape(len(rows), -1)
+
+    def _hidden(self, states: HiddenStates, start: int, stop: int) -> list[Floats]:
+        """Each tap's rows [start, stop)."""
+        hidden = arrays_of(states, start, stop)
+        return [hidden[tap] for tap in self._taps]
 
     def _run_on(self, prefix: Int64Array, kept: int, fused: Floats, *, wanted: int) -> tuple[Floats, Floats]:
         """Runs and keeps those rows, of which there is one at least; gives what the last pass gave."""
@@ -260,10 +271,16 @@ def _rms(x: Floats, eps: float) -> Floats:
     return out
 
 
-def _rows_of(table: Tensor) -> Callable[[Int64Array], Floats]:
-    """float32 rows of a bf16 or fp32 table [V, H], read without torch: its threads would contend with the layer's."""
+def _table_of(table: Tensor) -> npt.NDArray[Any]:
+    """A table [V, H] for reading without torch, whose threads would contend with the layer's: bits of bf16, or float32."""
     if table.dtype != torch.bfloat16:
         whole: Floats = table.float().contiguous().numpy()
-        return lambda ids: whole[ids]
-    halves = table.contiguous().view(torch.int16).numpy().view(np.uint16)
-    return lambda ids: (halves[ids].astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return whole
+    return table.contiguous().view(torch.int16).numpy().view(np.uint16)
+
+
+def _rows_of(table: npt.NDArray[Any]) -> Callable[[Int64Array], Floats]:
+    """float32 rows of such a table."""
+    if table.dtype != np.uint16:
+        return lambda ids: table[ids]
+    return lambda ids: (table[ids].astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from functools import cache
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,16 @@ from torch import Tensor
 from proposer.heads.vocabulary import DraftVocabulary
 
 Int64Array = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+# Rows of a usual round: what its receipt brought, and the last one anew.
+ROUND_ROWS = 16
 
 
 class HiddenStates(Protocol):
-    """The target's hidden rows of one session, as the verifier exports them."""
+    """The target's hidden rows of one session, as the verifier exports them. Where they lie in arrays it may have
+    `arrays(start, stop)` besides: `rows`, C-contiguous and without torch (`arrays_of`).
+    """
 
     @property
     def base(self) -> int:
@@ -78,6 +85,10 @@ class GrowingSession(HeadSession, Protocol):
     """A session that grows trees by value on its own, for a fraction of what laws over its vocabulary would cost, and that
     can run rows ahead of the round that needs them."""
 
+    def behind(self, prefix_len: int) -> int:
+        """How many rows of a prefix that goes on from the last one are not run yet."""
+        ...
+
     def catch_up(self, prefix: Int64Array, states: HiddenStates) -> None:
         """Runs what is missing of the rows of `prefix` int64 [L], of which hidden rows 0 .. L - 2 are there."""
         ...
@@ -87,6 +98,17 @@ class GrowingSession(HeadSession, Protocol):
         `width` children, none of them of a path probability below `floor`. Nothing is left staged.
         """
         ...
+
+
+def grows(session: HeadSession | None) -> TypeGuard[GrowingSession]:
+    """Whether it is a GrowingSession: `isinstance`, which goes through a protocol's methods, asked once a class."""
+    kind: type = type(session)
+    return _grows(kind)
+
+
+@cache
+def _grows(kind: type) -> bool:
+    return issubclass(kind, GrowingSession)
 
 
 class DraftHead(Protocol):
@@ -106,8 +128,19 @@ class DraftHead(Protocol):
         ...
 
 
+def arrays_of(states: HiddenStates, start: int, stop: int) -> Mapping[str, Floats]:
+    """Rows as arrays: a round's few are read for less so than through tensors. Raises as `rows`."""
+    arrays = getattr(states, "arrays", None)
+    if arrays is None:
+        return {tap: rows.numpy() for tap, rows in states.rows(start, stop).items()}
+    found: Mapping[str, Floats] = arrays(start, stop)
+    return found
+
+
 def common_length(left: Int64Array, right: Int64Array) -> int:
     """How many leading tokens two prefixes share."""
     shared = min(len(left), len(right))
+    if left[:shared].tobytes() == right[:shared].tobytes():
+        return shared
     differing = np.flatnonzero(left[:shared] != right[:shared])
     return int(differing[0]) if len(differing) else shared

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from proposer.draft_tree import DraftTree
 from proposer.heads.head import Grown
 
@@ -15,14 +13,17 @@ def best_of(grown: Grown, nodes: int, floor: float) -> DraftTree:
 
     A child is never worth more than its parent and always younger, so the parents of all that is kept are kept.
     """
-    values = np.array(grown.values)
-    order = np.lexsort((np.arange(len(values)), -values))
-    least = math.log(floor) if floor > 0.0 else -math.inf
-    kept = sorted(order[: min(nodes, int((values >= least).sum()))].tolist())
-    number = {-1: -1} | {node: index for index, node in enumerate(kept)}
-    return DraftTree(
-        [grown.tokens[node] for node in kept],
-        [number[grown.parents[node]] for node in kept],
-        [grown.depths[node] for node in kept],
-        [grown.values[node] for node in kept],
-    )
+    values, least = grown.values, math.log(floor) if floor > 0.0 else -math.inf
+    kept = [node for node, value in enumerate(values) if value >= least]
+    if len(kept) > nodes:
+        # A sort keeps the order of equal ones.
+        kept = sorted(sorted(kept, key=lambda node: -values[node])[:nodes])
+    number = {-1: -1}
+    tree = DraftTree()
+    for index, node in enumerate(kept):
+        number[node] = index
+        tree.tokens.append(grown.tokens[node])
+        tree.parents.append(number[grown.parents[node]])
+        tree.depths.append(grown.depths[node])
+        tree.scores.append(values[node])
+    return tree

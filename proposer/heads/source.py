@@ -21,10 +21,13 @@ from models.laws import TargetLaws
 from proposer.draft_tree import DraftTree, Process
 from proposer.heads.draft_laws import HeadLaws, edits
 from proposer.heads.families import LoadedHead
-from proposer.heads.head import GrowingSession, Grown, HeadSession, HiddenStates, Int64Array
+from proposer.heads.head import ROUND_ROWS, Grown, HeadSession, HiddenStates, Int64Array, grows
 from proposer.heads.ranked_tree import best_of
 from proposer.topology.plan import GrownByValue
 from proposer.tree_source import RESERVED_TOKENS, Drafting, TreeSettings, TreeSource
+
+# What an event loop may stand still for, where the alternative is another thread.
+QUICK_US = 8000.0
 
 
 class HiddenStateSource(Protocol):
@@ -112,13 +115,24 @@ class HeadSource(TreeSource[HeadSession]):
             prompt_rows=self._settings.prompt_rows,
         )
 
+    def is_quick(self, request: ProposeRequest) -> bool:
+        """A round's few rows and a compiled growth, where the session's last one took no longer than that."""
+        self._take_note()
+        session = self._sessions.get(request.manifest.session_id)
+        if session is None or session.last is None or session.last[1].cost.compute_us > QUICK_US:
+            return False
+        head = session.state
+        if request.node_budget == 0 or not isinstance(self._settings.tree, GrownByValue) or edits(request.policy):
+            return False
+        return grows(head) and head.behind(len(request.prefix)) < ROUND_ROWS
+
     def prepare(self, session: Drafting[HeadSession], request: ProposeRequest) -> None:
         """Runs the head over the rows that are there, so that the round that drafts need not."""
         states, rows = self._states.so_far(request)
         if not rows or len(request.prefix) > self._settings.context:
             return
         head = self._state_of(session, request, self._settings.max_nodes, states.base)
-        if isinstance(head, GrowingSession):
+        if grows(head):
             head.catch_up(request.prefix[: rows + 1], states)
 
     def reach(self, prefix_len: int) -> int:
@@ -154,7 +168,7 @@ class HeadSource(TreeSource[HeadSession]):
         if not edits(request.policy):
             states = self._states.states(request)
             head = self._state_of(session, request, tree.staged_rows, states.base)
-            if isinstance(head, GrowingSession):
+            if grows(head):
                 depth = min(depth, tree.depth)
                 grown = head.grow(request.prefix, states, width=tree.top_k, depth=depth, floor=floor)
                 return best_of(grown, budget, floor)

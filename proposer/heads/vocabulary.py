@@ -28,6 +28,12 @@ class DraftVocabulary:
         if missing:
             raise InvalidArgument("vocabulary", f"lacks the end-of-sequence ids {missing}: drafts could never end")
         self.ids = ids
+        # To read a few of them from: an array gives out objects of numpy's.
+        self.listed: list[int] = ids.tolist()
+        held = np.zeros(target_size, np.uint8)
+        held[ids] = 1
+        # Of each target id: 1 where it is among them. Bytes for the same reason.
+        self.held = held.tobytes()
         self.target_size = target_size
         self._index = np.full(target_size, -1, np.int64)
         self._index[ids] = np.arange(len(ids))

@@ -53,7 +53,9 @@ class ProposeLink:
         question = _question(payload)
         manifest = question.manifest
         # No await before this: the prefix advances in the order in which questions came.
-        receiver = self._receivers.setdefault(manifest.session_id, PrefixReceiver())
+        receiver = self._receivers.get(manifest.session_id)
+        if receiver is None:
+            receiver = self._receivers[manifest.session_id] = PrefixReceiver()
         delta = PrefixDelta(question.base_len, question.tokens, manifest.frontier, question.policy)
         prefix, policy = receiver.take(delta, manifest)
         asked = ProposeRequest(

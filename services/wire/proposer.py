@@ -94,7 +94,6 @@ class PrefixReceiver:
 
     def __init__(self) -> None:
         self._frontier = Frontier()
-        self._tokens: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._policy: SamplingPolicy | None = None
 
     def take(self, delta: PrefixDelta, manifest: RoundManifest) -> tuple[npt.NDArray[np.int64], SamplingPolicy]:
@@ -112,14 +111,13 @@ class PrefixReceiver:
         if delta.base_len + len(delta.tokens) > MAX_PREFIX:
             raise InvalidArgument("prefix.tokens", f"the prefix would pass {MAX_PREFIX} tokens")
         if delta.base_len < len(self._frontier):
-            self._frontier = Frontier(self._tokens[: delta.base_len])
+            self._frontier = Frontier(self._frontier.tokens[: delta.base_len])
         self._frontier.publish(delta.tokens)
-        self._tokens = np.concatenate((self._tokens[: delta.base_len], delta.tokens))
         if delta.frontier != self._frontier.digest:
             raise FailedPrecondition(BASE_FIELD, "the prefix arrived at has another digest than the sender's")
         if manifest.frontier != self._frontier.digest or manifest.prefix_len != len(self._frontier):
             raise InvalidArgument("manifest.frontier", "is not the frontier of the prefix sent")
-        return self._tokens, self._policy
+        return self._frontier.tokens, self._policy
 
     def decode(self, message: pb.ProposeRequest) -> ProposeRequest:
         """Raises what `take` raises."""

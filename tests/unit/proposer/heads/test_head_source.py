@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from contracts.errors import FailedPrecondition, InvalidArgument, Unavailable
 from contracts.graph import check_graph, merge_by_full_prefix
 from contracts.ports import ProposeRequest
-from contracts.proposal import Proposal, check_proposal
+from contracts.proposal import Proposal, SourceCost, check_proposal
 from contracts.sampling import SamplingPolicy
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 from proposer.heads.families import LoadedHead
-from proposer.heads.source import HeadSettings, HeadSource
+from proposer.heads.head import ROUND_ROWS
+from proposer.heads.source import QUICK_US, HeadSettings, HeadSource
 from proposer.topology.plan import CompleteTree, GrownByValue
 from tests.unit.proposer.heads.tiny_heads import FAMILIES, TAPS, VOCAB, VOCABULARY, Rows, head, manifest_of, prefix_of
 from tests.unit.proposer.rounds import Rounds, session_manifest
@@ -208,6 +211,36 @@ def test_nothing_below_the_floor_is_offered_and_all_above_it_is() -> None:
     assert [n.token for n in found] == [n.token for n in wanted if np.exp(n.score) >= 0.06]
     with pytest.raises(InvalidArgument, match="floor"):
         HeadSettings(floor=1.0)
+
+
+def test_quick_is_a_compiled_growth_over_few_rows_whose_last_one_was() -> None:
+    source, rounds, _ = opened("eagle3", HeadSettings(tree=GrownByValue(3, 3)))
+    prefix = prefix_of(40)
+
+    def asked(length: int, round_id: int, **changes: object) -> ProposeRequest:
+        return rounds.request("head", prefix[:length], round_id=round_id, **changes)  # type: ignore[arg-type]
+
+    assert not source.is_quick(asked(11, 0))
+    first = offer(source, asked(11, 0))
+    session = source._sessions["s"]
+    for took_us, quick in ((QUICK_US, True), (QUICK_US + 1, False), (0.0, True)):
+        session.last = (None, replace(first, cost=SourceCost(compute_us=took_us)))
+        assert source.is_quick(asked(14, 1)) == quick
+    assert source.is_quick(asked(11 + ROUND_ROWS - 1, 1))
+    assert not source.is_quick(asked(11 + ROUND_ROWS, 1))
+    assert not source.is_quick(asked(14, 1, node_budget=0))
+    edited = SamplingPolicy(temperature=0.0, logit_bias={3: 0.0}, max_tokens=64)
+    assert not source.is_quick(replace(asked(14, 1), policy=edited))
+    source.close("s")
+    assert not source.is_quick(asked(14, 1))
+
+
+@pytest.mark.parametrize(("family", "tree"), [("medusa", GrownByValue(3, 3)), ("eagle3", CompleteTree((2, 2)))])
+def test_what_is_grown_over_laws_is_never_quick(family: str, tree: CompleteTree | GrownByValue) -> None:
+    source, rounds, _ = opened(family, HeadSettings(tree=tree))
+    first = offer(source, rounds.request("head", prefix_of(11)))
+    source._sessions["s"].last = (None, replace(first, cost=SourceCost()))
+    assert not source.is_quick(rounds.request("head", prefix_of(13), round_id=1))
 
 
 def _close(one: Proposal, other: Proposal) -> bool:
