@@ -1,6 +1,7 @@
 """Where traces and metrics go is said by OpenTelemetry's own variables."""
 
 import pytest
+from opentelemetry import trace
 
 from services import telemetry
 
@@ -28,3 +29,19 @@ def test_each_signal_goes_where_its_own_endpoint_or_else_the_common_one_says(
         monkeypatch.setenv(name, value)
     assert telemetry.collector("traces") == traces
     assert telemetry.collector("metrics") == metrics
+
+
+def test_whether_anybody_traces_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    real = trace.get_tracer_provider
+
+    def counted() -> trace.TracerProvider:
+        asked.append(True)
+        return real()
+
+    monkeypatch.setattr(trace, "get_tracer_provider", counted)
+    telemetry._traced.cache_clear()
+    for _ in range(3):
+        with telemetry.span("draftproof.test", "", {}) as span:
+            assert not span.is_recording()
+    assert len(asked) == 1
