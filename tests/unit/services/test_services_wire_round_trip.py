@@ -147,6 +147,16 @@ def test_prefixes_by_difference(growth: list[list[int]], cuts: list[int], policy
         assert same(receiver.decode(message), sent)
 
 
+def test_a_prefix_that_was_received_stays_as_it_was_while_others_follow() -> None:
+    sender, receiver = proposer.PrefixSender(), proposer.PrefixReceiver()
+    received: list[tuple[Any, list[int]]] = []
+    for prefix in ([1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 9, 9], list(range(400)), [0, 1, 7]):
+        coordinates = RoundManifest("h", "s", 0, len(prefix), Frontier(prefix).digest, 0, ())
+        sent = ProposeRequest("x", coordinates, SamplingPolicy(), np.array(prefix, dtype=np.int64), 8, 4)
+        received.append((receiver.decode(sender.encode(sent, call_id=1, traceparent="")).prefix, prefix))
+        assert all(held.tolist() == wanted for held, wanted in received)
+
+
 def test_only_new_tokens_travel() -> None:
     sender = proposer.PrefixSender()
     lengths = []
