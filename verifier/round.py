@@ -71,12 +71,9 @@ def check_round(session: Session, request: VerifyRequest, *, vocab_size: int) ->
 def pack(session: Session, graph: CandidateGraph) -> RowBlock:
     """Anchor as row 0 at position prefix_len - 1; candidate r as row r + 1 at position prefix_len + depth - 1."""
     first = session.prefix_len - 1
-    rows = np.array(
-        [
-            [session.anchor, *graph.token_list],
-            [first, *[first + depth for depth in graph.depth_list]],
-            [-1, *[parent + 1 for parent in graph.parent_list]],
-        ],
-        np.int64,
+    return RowBlock(
+        slot=session.slot,
+        token_ids=np.array([session.anchor, *graph.token_list], np.int64),
+        positions=np.array([first, *[first + depth for depth in graph.depth_list]], np.int64),
+        parents=np.array([-1, *[parent + 1 for parent in graph.parent_list]], np.int64),
     )
-    return RowBlock(session.slot, token_ids=rows[0], positions=rows[1], parents=rows[2])

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from statistics import median
 
 import pytest
 
@@ -18,6 +20,17 @@ def test_the_plain_step_is_unknown_until_measured_then_the_recent_median() -> No
     for _ in range(100):
         steps.record(1, 7.0)
     assert steps.plain_step_us == 7.0
+
+
+def test_the_plain_step_is_the_median_of_the_latest_one_row_passes_whatever_came_when() -> None:
+    steps, seen = StepClock(), []
+    chance = random.Random(4)
+    for _ in range(300):
+        # Few values, so that equal ones come and go; passes of other sizes are none of its business.
+        seen.append(float(chance.randrange(20)))
+        steps.record(1, seen[-1])
+        steps.record(3, 1e6)
+        assert steps.plain_step_us == median(seen[-64:])
 
 
 def test_the_warm_up_times_one_row_passes_and_leaves_nothing_reserved() -> None:
