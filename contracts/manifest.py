@@ -16,7 +16,6 @@ from typing import Any
 
 from contracts.capability import SourceDescription
 from contracts.errors import InvalidArgument
-from contracts.records import record
 from contracts.sha256 import sha256
 
 TOPOLOGY_COMPILER = "full-prefix-merge/1"
@@ -142,7 +141,7 @@ class Manifest(_Sealed):
         }
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class SourcePlan:
     """One source's share of a round: how many candidates, how deep."""
 
@@ -151,7 +150,7 @@ class SourcePlan:
     max_depth: int
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class RoundManifest(_Sealed):
     """The coordinates of one round. `frontier` is the digest of the published prefix of `prefix_len` tokens."""
 

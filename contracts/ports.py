@@ -19,7 +19,6 @@ from contracts.hidden import HiddenRows
 from contracts.manifest import Manifest, RoundManifest, TargetIdentity
 from contracts.proposal import Proposal
 from contracts.receipt import Receipt
-from contracts.records import record
 from contracts.retrieval import IndexDescription, PublishedOutput, Retrieval, RetrievalQuery
 from contracts.sampling import SamplingPolicy
 
@@ -74,7 +73,7 @@ class SessionOpened:
     cached_tokens: int = 0
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class VerifyRequest:
     """One round: idempotent by (session, round id, payload digest). `acknowledge`: receipts up to it may be dropped."""
 
@@ -84,7 +83,7 @@ class VerifyRequest:
     acknowledge: int = -1
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class ProposeRequest:
     """Asks one source for candidates after `prefix` (the whole published prefix, int64 [prefix_len]).
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from contracts.draft_law import DraftLaw, check_law
 from contracts.errors import FailedPrecondition, InvalidArgument
-from contracts.records import record
 from contracts.topology import (
     MetadataNode,
     ProbabilitySemantics,
@@ -63,7 +62,7 @@ class StateHandle:
     prefix_len: int = 0
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SourceCost:
     """What the offer cost its source, in microseconds; retrieval facts where the source is an index."""
 
@@ -74,7 +73,7 @@ class SourceCost:
     miss: bool = False
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Proposal:
     """The offer of `source` under the round manifest `round_hash`.
 

@@ -8,8 +8,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from contracts.records import record
-
 MAX_BATCH = 256
 
 
@@ -17,7 +15,7 @@ def _empty() -> npt.NDArray[np.int64]:
     return np.zeros(0, dtype=np.int64)
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class RetrievalQuery:
     """The published prefix's tail, int64 [<= max_suffix], against one release of one index.
 
@@ -35,7 +33,7 @@ class RetrievalQuery:
     live_generation: int = 0
 
 
-@record(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Retrieval:
     """One answer: the match, and the trie of what follows it. Rows are nodes, parents before children, best first.
 

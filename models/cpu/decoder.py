@@ -46,7 +46,7 @@ class CpuDecoder(PooledSlots):
         self._storage = PagedStorage(config, kv_budget_tokens)
         self._pool = SlotPool(kv_budget_tokens, self._storage, poison=poison)
         self._threads = threads or len(os.sched_getaffinity(0))
-        self._helpers = Helpers(self._threads)
+        self._helpers = Helpers(self._threads - 1, "draftproof-pass")
         self._model = ModelBuffers(config, weights.passes, FORMATS[info.dtype], self._threads)
         cos, sin = (table.numpy() for table in config.rope.table(config.context_length))
         embedding = embedding_table(weights.embedding)
@@ -60,8 +60,14 @@ class CpuDecoder(PooledSlots):
             return PassResult(HostRows(()), {tap: HostRows(()) for tap in taps})
         outputs = FINAL_NORM_TAP in taps
         work = self._work.prepare(spans, list(tapped.values()), outputs=outputs)
-        self._helpers.join(self._model.place, work.place, work.memory)
-        run_at(self._model.place, work.place, 0, self._threads)
+        model, threads = self._model.place, self._threads
+
+        def help_out(thread: int, place: int = work.place, _kept: object = work.memory) -> None:
+            # One that comes late must find its own pass over: it keeps what the record lies in.
+            run_at(model, place, thread, threads)
+
+        self._helpers.hand_out(help_out, threads - 1)
+        run_at(model, work.place, 0, threads)
         for span in spans:
             self._pool.stage(span.slot, span.block)
         hidden = {}

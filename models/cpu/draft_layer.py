@@ -29,11 +29,11 @@ from models.cpu.draft_buffers import (
     fresh_counters,
     zeros,
 )
-from models.cpu.draft_helpers import Helpers
 from models.cpu.draft_level import run_level
 from models.cpu.draft_packing import kind_of, packed
 from models.cpu.draft_round import First, grow_at
 from models.cpu.formats import INT8
+from models.cpu.helpers import Helpers
 from models.cpu.matmul import widened_floats
 from models.cpu.storage import PagedStorage
 from models.kv import Slot, SlotPool

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from contracts.graph import EMPTY_GRAPH, CandidateGraph, keep_rows
 from contracts.ledger import RoundLedger
 from contracts.proposal import Proposal
 from contracts.receipt import Receipt
-from contracts.records import record
 from contracts.topology import ANCHOR
 from orchestrator.budget.acceptance import Trials
 from orchestrator.budget.base import Choice, Standing
@@ -38,7 +37,7 @@ _STRENGTHS = (0.4, 0.7, 0.9)
 _DEAR_US = 2_000.0
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Thought(Choice):
     """A choice with what is needed to learn from its round: all that was offered, what was known of it, the chances and
     costs that it was chosen by, what of these were waits by dear source, and how strong the offers were that such a source

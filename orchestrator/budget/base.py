@@ -11,10 +11,9 @@ from contracts.graph import CandidateGraph
 from contracts.ledger import RoundLedger
 from contracts.proposal import Proposal
 from contracts.receipt import Receipt
-from contracts.records import record
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Choice:
     """What a round verifies of `offered` candidates, and what was thought: tokens it will publish, microseconds of the
     target's time that it will take, how much of that for the candidates and how much without a pass, and sessions that share

@@ -4,24 +4,23 @@ from dataclasses import FrozenInstanceError, dataclass, field, replace
 
 import pytest
 
-from contracts.records import record
 from contracts.topology import ProbabilitySemantics, SamplingRelation, Topology
 
 
-@record(frozen=True)
+@dataclass(frozen=True)
 class Plain:
     name: str
     numbers: tuple[int, ...] = ()
     more: tuple[str, ...] = field(default_factory=tuple)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Slotted:
     name: str
     count: int = 3
 
 
-@record(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Itself:
     name: str
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
 from models.backend import Backend, PassResult
 from models.cpu.decoder import CpuDecoder
-from models.cpu.helpers import Helpers
-from models.cpu.preparing import run_at
+from models.cpu.helpers import Job
 from models.host_rows import HostRows, rows_at
 from models.load import Dtype
 from tests.helpers.tiny_models import tiny_checkpoint
@@ -90,14 +86,14 @@ class _Late:
     """A helper that comes when it is let: as on a machine that is busy with something else."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, int, npt.NDArray[np.int64]]] = []
+        self._waiting: list[Job] = []
 
-    def join(self, model: int, work: int, memory: npt.NDArray[np.int64]) -> None:
-        self._waiting.append((model, work, memory))
+    def hand_out(self, job: Job, count: int) -> None:
+        self._waiting.extend([job] * count)
 
     def come(self) -> None:
-        for model, work, _ in self._waiting:
-            run_at(model, work, 1, 2)
+        for job in self._waiting:
+            job(1)
         self._waiting.clear()
 
 
@@ -125,15 +121,3 @@ def test_rows_of_a_pass_are_read_as_arrays_without_tensors_over_them(odd: Path) 
         assert [rows.shape for rows in blocks[:]] == [array.shape]
     tensor = torch.ones(2)
     assert rows_at([tensor], 0) is tensor
-
-
-def test_helpers_end_with_whom_they_help() -> None:
-    before = set(threading.enumerate())
-    helpers = Helpers(3)
-    made = set(threading.enumerate()) - before
-    assert len(made) == 2
-    del helpers
-    gc.collect()
-    for thread in made:
-        thread.join(timeout=10)
-        assert not thread.is_alive()

@@ -15,9 +15,9 @@ import torch
 from contracts.errors import InvalidArgument
 from models.cpu.draft_block import TargetRows
 from models.cpu.draft_buffers import GrownNodes, address
-from models.cpu.draft_helpers import Helpers
 from models.cpu.draft_layer import DraftLayer
 from models.cpu.draft_round import _square_sum
+from models.cpu.helpers import Helpers
 from proposer.heads.eagle_draft import EagleSession
 from proposer.heads.families import Frozen, head_of, network_of
 from proposer.heads.head import DraftHead
