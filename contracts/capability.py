@@ -154,6 +154,7 @@ def bind(capability: VerifierCapability, graph: CandidateGraph) -> None:
     if not graph.relations <= capability.relations:
         relation = min(graph.relations - capability.relations)
         raise _refuse("proposal.relation", capability.name, f"does not accept the {relation} relation")
+    # A graph of rows has one of the three topologies of rows: which, matters to few.
     if not capability.topologies >= ROW_TOPOLOGIES and graph.topology not in capability.topologies:
         raise _refuse("proposal.topology", capability.name, f"does not accept a {graph.topology}")
     if capability.needs_law and any(draw.law < 0 for draw in graph.draws):
