@@ -93,7 +93,8 @@ def tracer() -> trace.Tracer:
 
 def traceparent() -> str:
     """The present span's context for a message; "" where there is none."""
-    if not trace.get_current_span().get_span_context().is_valid:
+    # An empty context holds no span, and no round of a request that nobody traces has any other.
+    if not context.get_current() or not trace.get_current_span().get_span_context().is_valid:
         return ""
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier)

@@ -1,7 +1,7 @@
 """Where traces and metrics go is said by OpenTelemetry's own variables."""
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import context, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.util._once import Once
 
@@ -51,3 +51,14 @@ def test_a_provider_that_the_environment_names_counts_as_set(monkeypatch: pytest
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     monkeypatch.setattr(telemetry, "_PROVIDER_NAMED", True)
     assert not telemetry.untraced("")
+
+
+def test_a_message_carries_the_present_spans_context_and_nothing_where_there_is_none() -> None:
+    header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert telemetry.traceparent() == ""
+    parent = telemetry.parent_of(header)
+    assert parent is not None
+    for held, told in ((parent, header), (context.set_value("other", 1), "")):
+        token = context.attach(held)
+        assert telemetry.traceparent() == told
+        context.detach(token)
