@@ -199,8 +199,8 @@ class AdaptiveBudget:
             strength = choice.strengths.get(source, 0)
             worth = self._worth_of(source, strength)
             if isinstance(worth, DearWorth):
-                hit = any(choice.graph.sources[row] == (source,) for row in receipt.accepted_rows)
-                worth.judge(gained_us, margin_us, hit=hit)
+                hits, held_us = self._held(source, choice, receipt, waits_us)
+                worth.judge((gained_us + held_us - cost_us) / 2.0, margin_us, hit=hits > 0)
             else:
                 worth.judge(gained_us, margin_us)
             experience.add_worth(source, wait_us, gained_us, strength)
@@ -210,6 +210,20 @@ class AdaptiveBudget:
                 self._reaches.learn(source, offered=choice.merged, chosen=choice.graph)
         for source, gained_us in gained.items():
             experience.preparing.brought(source, gained_us, len(receipt.tokens))
+
+    def _held(
+        self, source: str, choice: _Thought, receipt: Receipt, waits_us: Mapping[str, float]
+    ) -> tuple[int, float]:
+        """Tokens that a dear source alone brought, and the target's time that they really saved: what `gains_us` expects."""
+        hits = sum(choice.graph.sources[row] == (source,) for row in receipt.accepted_rows)
+        own = sum(names == (source,) for names in choice.graph.sources)
+        if not own or not choice.expected_tokens:
+            return hits, choice.gains_us.get(source, 0.0)
+        dear_us = sum(self._experience.wait_us(name) for name in waits_us if self.dear(name))
+        # What a token would cost without the source.
+        less_us = choice.gains_us[source] * choice.sessions + choice.expected_us - dear_us
+        token_us = less_us / choice.expected_tokens
+        return hits, (hits * token_us - choice.rows_us * own / len(choice.graph)) / choice.sessions
 
     def standing(self, source: str, choice: Choice) -> Standing:
         strength = choice.strengths.get(source, 0) if isinstance(choice, _Thought) else 0

@@ -3,6 +3,9 @@
 What a source brings comes in streaks: behind a round in which a draft held, the next one holds more often than behind a
 miss (on held-out text, half as often again). So a source whose rounds about break even still gains by those that follow its
 hits, and one that loses is hardly asked before this session's own rounds have shown it.
+
+A round is learned from while the next one's target runs, so whether the next one asks is decided without it: where a source
+is asked now and then, the round behind a question goes without, or each would be two.
 """
 
 from __future__ import annotations
@@ -33,7 +36,11 @@ class DearWorth:
     def next_round_asks(self) -> bool:
         """Goes on to the round that comes: whether that asks it."""
         self._left_out -= 1
-        return self._left_out < 0
+        if self._left_out >= 0:
+            return False
+        if self._gap:
+            self._left_out = 1
+        return True
 
     def judge(self, gained_us: float, margin_us: float, *, hit: bool) -> None:
         """After a round in which it was asked. hit: whether a token of the source alone was published. margin_us: what of a

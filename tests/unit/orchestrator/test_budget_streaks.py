@@ -9,7 +9,7 @@ import pytest
 from orchestrator.budget.adaptive import AdaptiveBudget
 from orchestrator.budget.experience import Experience
 from orchestrator.budget.streaks import DearWorth
-from tests.unit.orchestrator.test_orchestrator_budget import play, ranked
+from tests.unit.orchestrator.test_orchestrator_budget import asks, play, ranked
 
 MARGIN = 200.0
 
@@ -34,6 +34,38 @@ def test_a_source_that_loses_is_asked_ever_more_rarely_and_hardly_at_all_in_the_
     gaps = [after - before for before, after in pairwise(numbers)]
     assert gaps[:5] == [2, 3, 5, 9, 17]
     assert set(gaps[5:]) == {33}
+
+
+def test_a_question_now_and_then_is_one_question_though_its_round_is_learned_from_a_round_late() -> None:
+    worth, numbers = DearWorth(), []
+    for number in range(100):
+        unlearned = bool(numbers) and numbers[-1] == number - 1
+        if worth.next_round_asks():
+            numbers.append(number)
+        if unlearned:
+            worth.judge(-4_000.0, MARGIN, hit=False)
+    # The first two rounds are asked before anything is known.
+    assert numbers[:2] == [0, 1]
+    assert all(after - before > 1 for before, after in pairwise(numbers[1:]))
+
+
+def test_a_source_is_left_alone_where_less_holds_than_it_leads_to_expect() -> None:
+    experience = Experience()
+    for _ in range(6):
+        budget = AdaptiveBudget(experience)
+        for _ in range(40):
+            play(budget, [ranked([0.8])], 1, row_us=1_000.0, wait_us=6_000.0)
+    budget = AdaptiveBudget(experience)
+    asked = [_ask_in_vain(budget) for _ in range(40)]
+    # By what is expected alone, 35 of them.
+    assert sum(asked) <= 20
+
+
+def _ask_in_vain(budget: AdaptiveBudget) -> bool:
+    """A round in which nothing holds: whether the head was asked."""
+    wanted = asks(budget, "head")
+    play(budget, [ranked([0.8])] if wanted else [], 0, row_us=1_000.0, wait_us=6_000.0)
+    return wanted
 
 
 def test_a_hit_of_a_source_that_loses_halves_the_gap_only() -> None:
