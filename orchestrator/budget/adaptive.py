@@ -195,11 +195,12 @@ class AdaptiveBudget:
             cost_us = wait_us / sessions
             # No more than a round is believed to be lost: a stall is not what the source costs.
             most_us = choice.expected_us or cost_us
-            gained_us = max(choice.gain_us(source) - cost_us, -most_us)
+            expected_us = choice.gain_us(source)
+            gained_us = max(expected_us - cost_us, -most_us)
             strength = choice.strengths.get(source, 0)
             worth = self._worth_of(source, strength)
             if isinstance(worth, DearWorth):
-                hits, held_us = self._held(source, choice, receipt, waits_us)
+                hits, held_us = self._held(source, choice, receipt, waits_us, expected_us)
                 worth.judge((gained_us + held_us - cost_us) / 2.0, margin_us, hit=hits > 0)
             else:
                 worth.judge(gained_us, margin_us)
@@ -212,16 +213,16 @@ class AdaptiveBudget:
             experience.preparing.brought(source, gained_us, len(receipt.tokens))
 
     def _held(
-        self, source: str, choice: _Thought, receipt: Receipt, waits_us: Mapping[str, float]
+        self, source: str, choice: _Thought, receipt: Receipt, waits_us: Mapping[str, float], gain_us: float
     ) -> tuple[int, float]:
-        """Tokens that a dear source alone brought, and the target's time that they really saved: what `gains_us` expects."""
+        """Tokens that a dear source alone brought, and the target's time that they really saved: `gain_us` was expected."""
         hits = sum(choice.graph.sources[row] == (source,) for row in receipt.accepted_rows)
         own = sum(names == (source,) for names in choice.graph.sources)
         if not own or not choice.expected_tokens:
-            return hits, choice.gains_us.get(source, 0.0)
+            return hits, gain_us
         dear_us = sum(self._experience.wait_us(name) for name in waits_us if self.dear(name))
         # What a token would cost without the source.
-        less_us = choice.gains_us[source] * choice.sessions + choice.expected_us - dear_us
+        less_us = gain_us * choice.sessions + choice.expected_us - dear_us
         token_us = less_us / choice.expected_tokens
         return hits, (hits * token_us - choice.rows_us * own / len(choice.graph)) / choice.sessions
 

@@ -1,7 +1,7 @@
 """Manifests are canonical bytes: equal content, equal hash; any change, another hash."""
 
 import hashlib
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, fields, replace
 
 import numpy as np
 import pytest
@@ -153,3 +153,11 @@ def test_tokens_given_out_stay_as_they_were_while_the_frontier_grows():
         frontier.publish([token])
     assert [len(view) for view in views] == list(range(2, 602))
     assert all(view.tolist() == [1, 2, *range(len(view) - 2)] for view in views)
+
+
+def test_no_field_of_a_round_manifest_can_be_set_again():
+    manifest = RoundManifest("m", "s", 0, 1, "f", 0, (SourcePlan("lookup", 4, 2),))
+    for record in (manifest, manifest.plan[0]):
+        for field in fields(record):
+            with pytest.raises(FrozenInstanceError):
+                setattr(record, field.name, getattr(record, field.name))
