@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import engine_concurrency, engine_pass, engine_streams
+from benchmarks.engine_ceiling import Ceiling
 from benchmarks.engine_load import Others, busy_seconds, tree_seconds
 from benchmarks.engine_records import Records
 from benchmarks.engine_soak import figures as soak_figures
@@ -174,7 +175,8 @@ def test_disturbed_repeats_of_a_pass_are_left_out_where_enough_quiet_ones_are_th
     records = Records(None, {})
     for repeat in range(10):
         slow = 10.0 if repeat % 2 else 1.0
-        unit = {"bandwidth": 80e3, "ms": dict.fromkeys(cells, 2.0 * slow), "others": 0.0 if slow == 1.0 else 0.5}
+        took = dict.fromkeys(cells, 2.0 * slow)
+        unit = {"bandwidth": 80e3, "products": 160e3, "ms": took, "others": 0.0 if slow == 1.0 else 0.5}
         records.add(f"pass/bfloat16/{repeat:03}", unit)
     found = engine_pass.figures(records, tmp_path)
     # 80 bytes at 80 kB/s: a bound of 1 ms.
@@ -183,6 +185,13 @@ def test_disturbed_repeats_of_a_pass_are_left_out_where_enough_quiet_ones_are_th
     assert found["pass_repeats_bf16"] == 5
     assert found["pass_repeats_measured_bf16"] == 10
     assert found["rows16_over_rows1"] == pytest.approx(1.0)
+    # 16 rows of 40 weights at 160,000 products a second: 4 ms, where a pass of one row took 2.
+    assert found["rows16_over_rows1_floor"] == pytest.approx(2.0)
+
+
+def test_the_ceiling_forms_the_products_that_it_counts() -> None:
+    # It looks at its own sums, and raises where a chain was left out.
+    assert Ceiling(2).products_per_s() > 0.0
 
 
 def test_a_slope_is_found_and_a_flat_series_is_called_flat() -> None:
