@@ -20,6 +20,7 @@ from models.cpu.formats import PANEL
 from models.cpu.packing import panels
 from models.cpu.records import Model
 from models.cpu.storage import PAGE_ROWS
+from models.cpu.stored import in_memory
 from models.cpu.sync import COUNTER_STRIDE
 from models.kv import Slot, page_count
 
@@ -80,7 +81,7 @@ class RoundBlock:
         self._records = np.zeros(GIVEN_AT, np.int64)
         records = (MODEL_AT, model), (WORK_AT, buffers.work), (LEVEL_AT, level), (GROWTH_AT, growth), (FIRST_AT, first)
         for place, record in records:
-            self._records[place : place + len(record)] = [_bits(value) for value in record]
+            self._records[place : place + len(record)] = in_memory(record)
 
     def fits(self, buffers: LevelBuffers, depth: int, width: int, least: float, first: int) -> bool:
         """Whether rounds of that shape, of so many rows of level 0, are run with it."""
@@ -119,8 +120,3 @@ class RoundBlock:
             *given,
         )
         return block
-
-
-def _bits(value: int | np.float32) -> int:
-    """A field as the block has it: a float in the lower half."""
-    return value if isinstance(value, int) else int(np.float32(value).view(np.int32))

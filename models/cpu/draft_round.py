@@ -7,17 +7,16 @@ writes what is its own, and whichever thread comes first gathers the rows, while
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
 
 from models.cpu.draft_growth import LEVEL_FIELDS, LEVEL_PHASES, Growth, grow
 from models.cpu.draft_level import Level
 from models.cpu.heads import copy
-from models.cpu.jit import F32, I64, declare, get, get_int, jit, jit_entry, link, put, put_int
+from models.cpu.jit import declare, get, get_half, get_int, jit, jit_entry, put, put_int
 from models.cpu.records import Model, Work
+from models.cpu.stored import model_at, reader, work_at
 from models.cpu.sync import COUNTER_STRIDE, claim, finish, wait
 
 # Partial sums of a row's squares.
@@ -47,66 +46,26 @@ FIRST_AT = GROWTH_AT + len(Growth._fields)
 GIVEN_AT = FIRST_AT + len(First._fields)
 
 
-def _record_at(record: Any) -> tuple[Any, Any]:
-    """Signature and code of reading a record from an address: a field every eight bytes, floats in the first four."""
-    hints = get_type_hints(record)
-    floats = [hints[name] is np.float32 for name in record._fields]
-    kind = types.NamedTuple([types.float32 if real else types.int64 for real in floats], record)  # type: ignore[no-untyped-call]
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        fields = []
-        for index, real in enumerate(floats):
-            place = builder.add(values[0], I64(8 * index))
-            fields.append(
-                builder.load(builder.inttoptr(place, (F32 if real else I64).as_pointer()), align=4 if real else 8)
-            )
-        return context.make_tuple(builder, signature.return_type, fields)
-
-    return kind(types.int64), codegen
-
-
-@declare
-def _model_at(_context: Any, place: Any) -> Any:
-    return _record_at(Model)
-
-
-@declare
-def _work_at(_context: Any, place: Any) -> Any:
-    return _record_at(Work)
-
-
 @declare
 def _level_at(_context: Any, place: Any) -> Any:
-    return _record_at(Level)
+    return reader(Level)
 
 
 @declare
 def _growth_at(_context: Any, place: Any) -> Any:
-    return _record_at(Growth)
+    return reader(Growth)
 
 
 @declare
 def _first_at(_context: Any, place: Any) -> Any:
-    return _record_at(First)
-
-
-@declare
-def _get_half(_context: Any, place: Any) -> Any:
-    """The bf16 at an address, as float32."""
-    return link("dp_get_half", F32, (I64,), _build_get_half)
-
-
-def _build_get_half(builder: ir.IRBuilder, place: Any) -> None:
-    bits = builder.load(builder.inttoptr(place, ir.IntType(16).as_pointer()), align=2)
-    wide = builder.shl(builder.zext(bits, ir.IntType(32)), ir.IntType(32)(16))
-    builder.ret(builder.bitcast(wide, F32))
+    return reader(First)
 
 
 @jit_entry
 def grow_at(place, thread, threads):  # type: ignore[no-untyped-def]
     """One thread's part of the round whose block lies there; the number of its nodes. The tree is complete when any thread
     returns."""
-    model, work, level = _model_at(place + 8 * MODEL_AT), _work_at(place + 8 * WORK_AT), _level_at(place + 8 * LEVEL_AT)
+    model, work, level = model_at(place + 8 * MODEL_AT), work_at(place + 8 * WORK_AT), _level_at(place + 8 * LEVEL_AT)
     growth, first = _growth_at(place + 8 * GROWTH_AT), _first_at(place + 8 * FIRST_AT)
     # Level 0's choice is the last phase of its counters; those of a level past the last are the beginning's.
     begun = growth.counters + 8 * COUNTER_STRIDE * LEVEL_PHASES * (1 + threads) * growth.depth
@@ -169,7 +128,7 @@ def _fuse(model, level, first, row):  # type: ignore[no-untyped-def]
             if first.halves:
                 source = first.embedding + 2 * hidden * token
                 for i in range(hidden):
-                    put(target + 4 * i, _get_half(source + 2 * i))
+                    put(target + 4 * i, get_half(source + 2 * i))
             else:
                 copy(first.embedding + 4 * hidden * token, target, hidden)
         mean = _square_sum(target, hidden) / np.float32(hidden)

@@ -127,6 +127,12 @@ def get(_context: Any, place: Any) -> Any:
 
 
 @declare
+def get_half(_context: Any, place: Any) -> Any:
+    """The bf16 at an address, as float32."""
+    return link("dp_get_half", F32, (I64,), _build_get_half)
+
+
+@declare
 def get_int(_context: Any, place: Any) -> Any:
     """The int64 at an address."""
     return link("dp_get_int", I64, (I64,), _build_get_int)
@@ -146,6 +152,11 @@ def put_int(_context: Any, place: Any, value: Any) -> Any:
 
 def _build_get(builder: ir.IRBuilder, place: Any) -> None:
     builder.ret(builder.load(builder.inttoptr(place, F32.as_pointer()), align=4))
+
+
+def _build_get_half(builder: ir.IRBuilder, place: Any) -> None:
+    bits = builder.load(builder.inttoptr(place, ir.IntType(16).as_pointer()), align=2)
+    builder.ret(builder.bitcast(builder.shl(builder.zext(bits, I32), I32(16)), F32))
 
 
 def _build_get_int(builder: ir.IRBuilder, place: Any) -> None:

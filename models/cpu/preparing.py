@@ -6,13 +6,10 @@ interpreter in the caches for the next one.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
 
 from models.cpu.heads import copy
-from models.cpu.jit import I32, I64, VOID, declare, get_int, jit, jit_entry, link, put, put_int
+from models.cpu.jit import get_half, get_int, jit, jit_entry, put, put_int
 from models.cpu.records import Given, Work
 from models.cpu.run import run
 from models.cpu.stored import given_at, model_at, put_work, work_at
@@ -220,16 +217,4 @@ def _fill_rows(model, given, blocks, tokens, positions):  # type: ignore[no-unty
 def _widen(source, target, count):  # type: ignore[no-untyped-def]
     """`count` values of bf16, which is the upper half of float32."""
     for index in range(count):
-        _put_widened(target + 4 * index, source + 2 * index)
-
-
-@declare
-def _put_widened(_context: Any, target: Any, source: Any) -> Any:
-    return link("dp_put_widened", VOID, (I64, I64), _build_put_widened)
-
-
-def _build_put_widened(builder: ir.IRBuilder, target: Any, source: Any) -> None:
-    short = builder.load(builder.inttoptr(source, ir.IntType(16).as_pointer()), align=2)
-    wide = builder.shl(builder.zext(short, I32), I32(16))
-    builder.store(wide, builder.inttoptr(target, I32.as_pointer()), align=4)
-    builder.ret_void()
+        put(target + 4 * index, get_half(source + 2 * index))

@@ -6,9 +6,7 @@ emptied the caches, that takes longer than all that is done with them.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +22,18 @@ _numba: Any = types
 
 def in_memory(record: tuple[Any, ...]) -> npt.NDArray[np.int64]:
     """The record as compiled code reads it; a float32 lies in the lower half of its field."""
-    return np.array([_bits(value) if isinstance(value, np.float32) else value for value in record], np.int64)
+    return np.array([_bits(value) for value in record], np.int64)
 
 
-def _bits(value: np.float32) -> int:
-    return int(struct.unpack("<i", struct.pack("<f", value))[0])
+def _bits(value: int | np.integer[Any] | float | np.float32) -> int:
+    return int(value) if isinstance(value, int | np.integer) else int(np.float32(value).view(np.int32))
 
 
-def _reader(kind: type[tuple[Any, ...]], fields: Sequence[str], floats: Sequence[str] = ()) -> Any:
-    """Code that reads a record of that kind, all int64 but `floats`."""
-    held = [F32 if name in floats else I64 for name in fields]
-    made = _numba.BaseTuple.from_types([_numba.float32 if part is F32 else _numba.int64 for part in held], kind)
+def reader(record: Any) -> tuple[Any, Any]:
+    """Signature and code of reading a record of that NamedTuple's kind from an address."""
+    hints = get_type_hints(record)
+    held = [F32 if hints[name] is np.float32 else I64 for name in record._fields]
+    made = _numba.NamedTuple([_numba.float32 if part is F32 else _numba.int64 for part in held], record)
 
     def codegen(context: Any, builder: ir.IRBuilder, _signature: Any, values: Any) -> Any:
         read = [
@@ -49,19 +48,19 @@ def _reader(kind: type[tuple[Any, ...]], fields: Sequence[str], floats: Sequence
 @declare
 def model_at(_context: Any, place: Any) -> Any:
     """The model's record at an address."""
-    return _reader(Model, Model._fields, ("eps", "scale"))
+    return reader(Model)
 
 
 @declare
 def work_at(_context: Any, place: Any) -> Any:
     """The record of a pass at an address."""
-    return _reader(Work, Work._fields)
+    return reader(Work)
 
 
 @declare
 def given_at(_context: Any, place: Any) -> Any:
     """What a pass is prepared from, at an address."""
-    return _reader(Given, Given._fields)
+    return reader(Given)
 
 
 @declare
