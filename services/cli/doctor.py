@@ -125,9 +125,8 @@ def _model(settings: AllSettings) -> Iterator[Finding]:
     from models.checkpoint import fetchable
     from services.text import CheckpointTokenizer
 
-    known, named = fetchable(settings.model), Path(settings.model)
-    directory = settings.models_dir / settings.model if known and not named.is_dir() else named
-    if not settings.model or (not directory.is_dir() and not known):
+    directory = machine.model_directory(settings)
+    if not settings.model or (not directory.is_dir() and not fetchable(settings.model)):
         yield Finding("bad", f"model: {settings.model!r} is no directory and no model id", "set DRAFTPROOF_MODEL")
         return
     if not directory.is_dir():
@@ -162,13 +161,14 @@ def _model(settings: AllSettings) -> Iterator[Finding]:
 
 def _head(settings: AllSettings) -> Iterator[Finding]:
     """Whether a package is where the setting says; what is in it is checked when it is loaded."""
-    from proposer.heads.shipped import shipped_head
-
     if not settings.head:
         return
-    if shipped_head(settings.head) is None and not (Path(settings.head) / "manifest.json").is_file():
-        message = f"head: {settings.head!r} is no directory of a head package, and no head is shipped for it"
-        yield Finding("bad", message, f"correct {PREFIX}HEAD, or unset it")
+    from services.proposer_service.head import head_directory
+
+    try:
+        head_directory(settings.head)
+    except DraftproofError as error:
+        yield Finding("bad", f"head: {error}", f"correct {PREFIX}HEAD, or unset it")
     else:
         yield Finding("ok", f"head: {settings.head}")
 

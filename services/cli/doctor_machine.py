@@ -90,13 +90,19 @@ def kv(settings: AllSettings) -> Iterator[Finding]:
         yield Finding("ok", f"KV: {whole} tokens; prompt starts are shared, ended sessions leave up to {kept}")
 
 
-def _kv_memory(settings: AllSettings) -> Iterator[Finding]:
-    """Of a CPU, whose memory everything else shares; for a model that is here and whose sizes we read."""
+def model_directory(settings: AllSettings) -> Path:
+    """Where the model lies, or will once it is fetched."""
     from models.checkpoint import fetchable
-    from models.config import read_config
 
     named = Path(settings.model)
-    directory = settings.models_dir / settings.model if fetchable(settings.model) and not named.is_dir() else named
+    return settings.models_dir / settings.model if fetchable(settings.model) and not named.is_dir() else named
+
+
+def _kv_memory(settings: AllSettings) -> Iterator[Finding]:
+    """Of a CPU, whose memory everything else shares; for a model that is here and whose sizes we read."""
+    from models.config import read_config
+
+    directory = model_directory(settings)
     if settings.device != "cpu" or not directory.is_dir():
         return
     try:
