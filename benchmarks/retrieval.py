@@ -2,9 +2,10 @@
 
     python -m benchmarks.retrieval [--quick] [--json FILE] [--phase index|growth|growth-grpc|serve|draft ...] [--prompts N]
 
-Text is this machine's own Python source and documentation, each document once, tokenised for the default model and kept
-in the cache. Sizes beyond it repeat spans in another order with one token in 50 replaced; `unique_share_*` says how much of
-a size is not repeated. Times are wall times of single queries on whatever else the machine is doing.
+Text is this machine's own Python source and documentation, each document once and no near-copies (`retrieval_text.py`),
+tokenised for the default model and kept in the cache. Sizes beyond it repeat spans in another order with one token in 50
+replaced; `unique_share_*` says how much of a size is not repeated. Times are wall times of single queries on whatever else
+the machine is doing.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Plan:
     task: str | None = None
 
 
-FULL = Plan(12_000_000, 10_000_000, 10_000_000, (10**5, 10**6, 10**7, 10**8), 4_000, 12, 12, 96, 20 << 20)
+FULL = Plan(106_000_000, 10_000_000, 10_000_000, (10**5, 10**6, 10**7, 10**8), 16_000, 12, 12, 96, 20 << 20)
 QUICK = Plan(10_700_000, 10_000_000, 1_000_000, (10**5, 10**6, 10**7), 1_000, 3, 2, 24, 1 << 20)
 
 
@@ -75,7 +76,11 @@ async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None)
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("tokenise this machine's text", total=len(phases) + 1)
         tokenizer = CheckpointTokenizer(checkpoint_directory(cache))
-        whole = real_corpus(tokenizer, plan.corpus, folder(cache))
+        told = progress.add_task("tokens", total=plan.corpus)
+        whole = real_corpus(
+            tokenizer, plan.corpus, folder(cache), lambda tokens: progress.update(told, completed=tokens)
+        )
+        progress.remove_task(told)
         if whole.seconds:
             figures["tokenise_tokens_per_s"] = len(whole.tokens) / whole.seconds
         corpus, held_out = split(whole)
@@ -106,14 +111,14 @@ async def run(plan: Plan, phases: Sequence[str], cache: Path, path: Path | None)
                 endpoint = on.stack.endpoints["retriever"]
                 store = RedisStore(on.stack.redis_url, namespace=NAMESPACE)
                 # A retriever serves releases of its model's tokenizer only.
-                tokenizer = tokenizer_digest(checkpoint_directory(cache))
-                release = await asyncio.to_thread(publish_corpus, store, SERVED, corpus, plan.served, tokenizer)
+                digest = tokenizer_digest(checkpoint_directory(cache))
+                release = await asyncio.to_thread(publish_corpus, store, SERVED, corpus, plan.served, digest)
                 store.close()
                 await until_served(endpoint, release)
                 figures["grpc_index_tokens"] = plan.served
                 figures |= await grpc_figures(endpoint, SERVED, held_out, plan.queries)
                 text = corpus.tokens[:1_000_000]
-                figures |= await swap_figures(endpoint, on.stack.redis_url, NAMESPACE, text, plan.swaps, tokenizer)
+                figures |= await swap_figures(endpoint, on.stack.redis_url, NAMESPACE, text, plan.swaps, digest)
                 write(figures, path, console, "Retrieval")
                 progress.advance(task)
             if "draft" in phases:

@@ -1,22 +1,18 @@
-"""Real text of this machine as tokens: Python source and documentation, each document once, tokenised once and kept."""
+"""Real text as tokens, each document once (`retrieval_text.py`), tokenised once and kept; and what queries ask of it."""
 
 from __future__ import annotations
 
-import hashlib
-import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.retrieval_text import batches, files
 from services.text import CheckpointTokenizer
 
-SUFFIXES = (".py", ".rst", ".md", ".txt")
-_BATCH_BYTES = 4 << 20
-_LONGEST_BYTES = 4 << 20
 _SPAN = 10_000
 
 
@@ -43,19 +39,14 @@ class TokenCorpus:
         ]
 
 
-def files() -> Iterator[Path]:
-    """Source and documentation below Python's library, the installed packages, /usr/lib and /usr/share, in this order."""
-    paths = sysconfig.get_paths()
-    roots = [Path(paths["stdlib"]), Path(paths["purelib"]), Path("/usr/lib"), Path("/usr/share")]
-    for root in dict.fromkeys(roots):
-        for path in sorted(root.rglob("*")):
-            if path.suffix in SUFFIXES and path.is_file() and not path.is_symlink():
-                yield path
+def real_corpus(
+    tokenizer: CheckpointTokenizer, tokens: int, cache: Path, told: Callable[[int], None] = lambda _: None
+) -> TokenCorpus:
+    """At least `tokens` tokens if the machine has as many, of documents that differ from one another.
 
-
-def real_corpus(tokenizer: CheckpointTokenizer, tokens: int, cache: Path) -> TokenCorpus:
-    """At least `tokens` tokens if the machine has as many, of documents that differ from one another."""
-    kept = cache / f"corpus-{tokenizer.digest[:12]}-{tokens}.npz"
+    A smaller corpus is the beginning of a larger one. told: is called with the tokens there are, now and then.
+    """
+    kept = cache / f"text-{tokenizer.digest[:12]}-{tokens}.npz"
     if kept.exists():
         with np.load(kept) as found:
             return TokenCorpus(found["tokens"], found["ends"], 1.0, 0.0)
@@ -63,11 +54,12 @@ def real_corpus(tokenizer: CheckpointTokenizer, tokens: int, cache: Path) -> Tok
     rows: list[NDArray[np.generic]] = []
     total = 0
     width = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
-    for batch in _batches():
+    for batch in batches(files()):
         for row in tokenizer.encode_documents(batch):
             if row:
                 rows.append(np.asarray(row, width))
                 total += len(row)
+        told(total)
         if total >= tokens:
             break
     corpus = TokenCorpus(
@@ -76,30 +68,6 @@ def real_corpus(tokenizer: CheckpointTokenizer, tokens: int, cache: Path) -> Tok
     cache.mkdir(parents=True, exist_ok=True)
     np.savez(kept, tokens=corpus.tokens, ends=corpus.ends)
     return corpus
-
-
-def _batches() -> Iterator[list[str]]:
-    seen: set[bytes] = set()
-    batch: list[str] = []
-    size = 0
-    for path in files():
-        if path.stat().st_size > _LONGEST_BYTES:
-            continue
-        data = path.read_bytes()
-        digest = hashlib.sha256(data).digest()
-        if digest in seen:
-            continue
-        seen.add(digest)
-        try:
-            batch.append(data.decode())
-        except UnicodeDecodeError:
-            continue
-        size += len(data)
-        if size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def grown(corpus: TokenCorpus, tokens: int, *, seed: int = 0) -> TokenCorpus:

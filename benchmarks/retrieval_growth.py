@@ -42,9 +42,9 @@ def growth_figures(
     """Times and work of every kind at every size, as one segment; the largest also cut as `index build` cuts a corpus,
     its segments apart and joined as a retriever joins them.
 
-    growth_KIND_p50 and _p99: the largest size's percentile over the smallest's. growth_log: the logarithms of the sizes
-    likewise; "no faster than logarithmically" means that the former are at most the latter. growth_KIND_p50_us_per_decade
-    lists what each further factor of ten adds: a time of a + b log n adds the same every time.
+    growth_KIND_p50_us_per_decade and _p99: what each further factor of ten adds; a time of a + b log n adds the same every
+    time. growth_KIND_p50_over_log and _p99: see `over_log`. growth_KIND_p50 and _p99: the largest size's percentile over the
+    smallest's; growth_log: the logarithms of the sizes likewise, which the former stay below where the fixed part is large.
     """
     new = contexts(held_out, queries, LIMITS.max_suffix, seed=1)
     known = contexts(grown(corpus, sizes[0]).documents(), queries, LIMITS.max_suffix, seed=1)
@@ -75,9 +75,18 @@ def growth_figures(
         for percentile in (50, 99):
             at = {name: float(np.percentile(times[name], percentile)) for name in opened}
             figures[f"growth_{kind}_p{percentile}"] = at[last] / at[first]
-            added = np.diff([at[size_name(size)] for size in sizes]) / np.diff(np.log10(sizes))
+            by_size = [at[size_name(size)] for size in sizes]
+            added = np.diff(by_size) / np.diff(np.log10(sizes))
             figures[f"growth_{kind}_p{percentile}_us_per_decade"] = ", ".join(f"{step:+.1f}" for step in added)
+            figures[f"growth_{kind}_p{percentile}_over_log"] = over_log(sizes, by_size)
     return figures
+
+
+def over_log(sizes: Sequence[int], times: Sequence[float]) -> float:
+    """The time at the largest size over what a + b log n, drawn through the times at the smaller ones by least squares,
+    gives there: at most 1 where time grows no faster than logarithmically. At least three sizes."""
+    slope, start = np.polyfit(np.log(sizes[:-1]), times[:-1], 1)
+    return float(times[-1] / (start + slope * np.log(sizes[-1])))
 
 
 def _at(segments: SegmentSet, asked: Sequence[NDArray[np.int64]], times: NDArray[np.float64], name: str) -> Figures:
