@@ -136,31 +136,88 @@ def _furthest(table, segment, pattern, begin, first):
 
 
 @compiled
+def _deepest(table, segment, pattern, best, step):
+    """The longest continued suffix of a pattern where it is longer than `best`, else `best`; and the last search that
+    succeeded: where its part of the pattern begins, -1 if none did, and the first rank that starts so.
+
+    A suffix of such a suffix is one too, so the length is found by doubling and bisection, and each length found is
+    stretched by looking back from its occurrences.
+    """
+    limit = pattern.shape[0]
+    refuted = limit + 1
+    begin, start = np.int64(-1), np.int64(0)
+    while best + 1 < refuted:
+        length = min(best + step, refuted - 1) if step > 0 else (best + refuted) >> 1
+        first, matches = _first(table, segment, pattern, limit - length)
+        if matches:
+            begin, start = limit - length, first
+            best, whole = _furthest(table, segment, pattern, begin, first)
+            if whole:
+                break
+            step <<= 1
+        else:
+            refuted = length
+            step = np.int64(0)
+    return best, begin, start
+
+
+@compiled
 def longest_match(table, tokens, max_suffix, min_suffix):
     """Length of the longest suffix of tokens (int64 [m]) that some segment continues; 0 below min_suffix.
 
-    "Continues": occurs with at least one further token in its document. A suffix of such a suffix is one too, so the
-    length is found by doubling and bisection, and each length found is stretched by looking back from its occurrences.
+    "Continues": occurs with at least one further token in its document.
     """
     best = np.int64(min_suffix - 1)
     for segment in range(table.shape[0]):
-        pattern = _pattern(table, segment, tokens, max_suffix)
-        limit = pattern.shape[0]
-        refuted = limit + 1
         # Segments after the first match mostly no further than it.
         step = np.int64(FIRST_STEP if segment == 0 else 1)
-        while best + 1 < refuted:
-            length = min(best + step, refuted - 1) if step > 0 else (best + refuted) >> 1
-            first, matches = _first(table, segment, pattern, limit - length)
-            if matches:
-                best, whole = _furthest(table, segment, pattern, limit - length, first)
-                if whole:
-                    break
-                step <<= 1
-            else:
-                refuted = length
-                step = np.int64(0)
+        best, _, _ = _deepest(table, segment, _pattern(table, segment, tokens, max_suffix), best, step)
     return best if best >= min_suffix else np.int64(0)
+
+
+@compiled
+def match_of_one(table, tokens, max_suffix, min_suffix):
+    """For a table of one segment: (length of the longest match, offset, low, high). All 0 on a miss.
+
+    [low, high) are the ranks of as many suffixes, in the order of what follows the match, as the match has occurrences;
+    what follows stands `offset` codes into each. Where the search ended at a shorter suffix whose occurrences were all
+    looked at, those that agree with the match serve: another search in cold memory is most of what a rare match costs.
+    """
+    pattern = _pattern(table, 0, tokens, max_suffix)
+    length, begin, first = _deepest(table, 0, pattern, np.int64(min_suffix - 1), np.int64(FIRST_STEP))
+    if begin < 0:
+        return np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    offset = pattern.shape[0] - begin
+    if offset == length:
+        return length, offset, first, _end(table, 0, pattern[begin:], first)
+    low, high = _agreeing(table, 0, pattern, begin, first, length)
+    if low < high:
+        return length, offset, low, high
+    whole = pattern[pattern.shape[0] - length :]
+    low, _ = _first(table, 0, whole, 0)
+    return length, length, low, _end(table, 0, whole, low)
+
+
+@compiled
+def _agreeing(table, segment, pattern, begin, first, length):
+    """The ranks, of those from `first` on that start with pattern[begin:], whose suffixes the match's other codes precede.
+
+    Empty where these are no neighbours, or too many to look at.
+    """
+    low, high = np.int64(0), np.int64(0)
+    end = min(first + LOOKED_AT, table[segment, ENTRIES])
+    for rank in range(first, end):
+        if rank > first and not _starts(table, segment, rank, pattern, begin):
+            return low, high
+        at = suffix_start(table, segment, rank) - begin
+        k = begin
+        while k > pattern.shape[0] - length and at + k > 0 and code_at(table, segment, at + k - 1) == pattern[k - 1]:
+            k -= 1
+        if k == pattern.shape[0] - length:
+            if low < high < rank:
+                return np.int64(0), np.int64(0)
+            low, high = low if low < high else rank, rank + 1
+    return (low, high) if end == table[segment, ENTRIES] else (np.int64(0), np.int64(0))
 
 
 @compiled

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from retriever.kernel_joined import best_of_several
-from retriever.kernel_match import intervals, longest_match
+from retriever.kernel_match import intervals, longest_match, match_of_one
 from retriever.kernel_single import best_of_one
 from retriever.kernel_table import compiled
 from retriever.kernel_trie import best_first
@@ -30,24 +30,28 @@ def continuations(table, tokens, max_suffix, min_suffix, max_depth, rows):
     for place in range(max(0, tokens.shape[0] - max_suffix), tokens.shape[0]):
         if tokens[place] >> ID_BITS != 0:
             return -1, 0, 0, False
-    length = longest_match(table, tokens, max_suffix, min_suffix)
-    if length == 0:
-        return 0, 0, 0, False
-    low, high = np.empty(table.shape[0], np.int64), np.empty(table.shape[0], np.int64)
-    found = intervals(table, tokens, length, low, high)
-    matching, only = 0, 0
-    for segment in range(table.shape[0]):
-        if low[segment] < high[segment]:
-            matching += 1
-            only = segment
     budget = rows.shape[1]
     ids, parents, counts, depths = rows[0], rows[1], rows[2], rows[3]
+    low, high = np.zeros(table.shape[0], np.int64), np.zeros(table.shape[0], np.int64)
+    only = 0
+    if table.shape[0] == 1:
+        length, offset, low[0], high[0] = match_of_one(table, tokens, max_suffix, min_suffix)
+        found, matching = high[0] - low[0], 1
+    else:
+        length = offset = longest_match(table, tokens, max_suffix, min_suffix)
+        found, matching = intervals(table, tokens, length, low, high) if length > 0 else np.int64(0), 0
+        for segment in range(table.shape[0]):
+            if low[segment] < high[segment]:
+                matching += 1
+                only = segment
+    if length == 0:
+        return 0, 0, 0, False
     if matching == 1:
         number, more = best_of_one(
-            table[only : only + 1], low[only], high[only], length, max_depth, budget, ids, parents, counts, depths
+            table[only : only + 1], low[only], high[only], offset, max_depth, budget, ids, parents, counts, depths
         )
     else:
-        number, more = best_of_several(table, low, high, length, max_depth, budget, ids, parents, counts, depths)
+        number, more = best_of_several(table, low, high, offset, max_depth, budget, ids, parents, counts, depths)
     if number < 0:
-        number, more = best_first(table, low, high, length, max_depth, budget, ids, parents, counts, depths)
+        number, more = best_first(table, low, high, offset, max_depth, budget, ids, parents, counts, depths)
     return length, found, number, more
