@@ -16,6 +16,7 @@ from proposer.heads.vocabulary import DraftVocabulary
 from proposer.training.dataset import Dataset
 from proposer.training.generate import Conversation
 from proposer.training.labels import Stream
+from proposer.training.own_tokens import OwnTokens, no_own_tokens
 
 TEACHER_TOKENS = 16
 _HELD_OUT = 25
@@ -27,7 +28,7 @@ class Example:
     """One conversation. tokens int64 [N]; label_start: its first token that is a label (`answer_start`, or one of the
     prompt's); hidden per tap float16 [N - 1, H]; teacher: the target's law after row t cut to its likeliest
     draft-vocabulary tokens, indices int32 and probabilities float16 [N - 1, K] (renormalised over that vocabulary before
-    the cut), zero for rows that predict no label."""
+    the cut), zero for rows that predict no label. own: further tokens that are drafted for it, index V' + i for the i-th."""
 
     name: str
     kind: str
@@ -36,6 +37,7 @@ class Example:
     hidden: dict[str, Tensor]
     teacher_ids: Tensor
     teacher_probs: Tensor
+    own: OwnTokens
 
     @property
     def label_tokens(self) -> int:
@@ -45,8 +47,9 @@ class Example:
 @dataclass(frozen=True)
 class Batch:
     """Packed examples. hidden: per tap float32 [T, H], rows of absent inputs zero (and not valid). labels: draft indices of
-    the tokens, -1 outside the draft vocabulary. teacher_*: as in `Example`, [T, K]. bounds: start and stop of each. step:
-    how many steps the run had taken, which stages and noise follow from; 0 outside a run."""
+    the tokens, -1 outside the draft vocabulary and what is `own`. teacher_*: as in `Example`, [T, K]. bounds: start and stop
+    of each. own: all examples', one after another. step: how many steps the run had taken, which stages and noise follow
+    from; 0 outside a run."""
 
     stream: Stream
     hidden: dict[str, Tensor]
@@ -55,6 +58,7 @@ class Batch:
     teacher_probs: Tensor
     bounds: tuple[tuple[int, int], ...]
     label_starts: tuple[int, ...]
+    own: OwnTokens
     step: int = 0
 
 
@@ -87,29 +91,35 @@ def prepare(
     *,
     features: str = "final_norm",
     label_start: int | None = None,
+    own_head: Tensor | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Example]:
     """Examples with soft labels. head: float32 [V', H], the target's vocabulary rows of the draft vocabulary; its product
     with the `features` rows is the target's law, exactly, over those tokens. label_start: the first token that is a label,
-    at least 1; None for the answer's first."""
+    at least 1; None for the answer's first. own_head: the target's rows of its whole vocabulary [V, H] where conversations'
+    own tokens are labels too."""
     examples = []
     for index, one in enumerate(conversations):
         hidden = {tap: torch.from_numpy(rows) for tap, rows in one.hidden.items()}
         # Rows before the one that predicts the first label are no label of anything.
         start = one.answer_start if label_start is None else min(label_start, one.answer_start)
         before = start - 1
-        ids, probs = (_behind_zeros(part, before) for part in _teacher(hidden[features][before:], head))
         tokens = torch.from_numpy(one.tokens.astype(np.int64))
-        examples.append(Example(one.name, one.kind, tokens, start, hidden, ids, probs))
+        own = no_own_tokens(head.shape[1]) if own_head is None else OwnTokens.of(tokens, vocabulary, own_head)
+        ids, probs = (_behind_zeros(part, before) for part in _teacher(hidden[features], before, head, own))
+        examples.append(Example(one.name, one.kind, tokens, start, hidden, ids, probs, own))
         progress(index + 1, len(conversations))
     return examples
 
 
 @torch.inference_mode()
-def _teacher(features: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
+def _teacher(features: Tensor, first: int, head: Tensor, own: OwnTokens) -> tuple[Tensor, Tensor]:
+    """Of rows from `first` on: row t's law is that of token t + 1."""
     ids, probs = [], []
-    for rows in features.split(_TEACHER_ROWS):
-        top = torch.softmax(rows.float() @ head.T, dim=-1).topk(min(TEACHER_TOKENS, len(head)), dim=-1)
+    for labels in torch.arange(first + 1, len(features) + 1).split(_TEACHER_ROWS):
+        rows = features[labels - 1].float()
+        logits = own.beside(rows @ head.T, rows, labels, torch.zeros_like(labels))
+        top = torch.softmax(logits, dim=-1).topk(min(TEACHER_TOKENS, len(head)), dim=-1)
         ids.append(top.indices.to(torch.int32))
         probs.append(top.values.half())
     return torch.cat(ids).clone(), torch.cat(probs).clone()
@@ -170,15 +180,25 @@ def pack(examples: Sequence[Example], vocabulary: DraftVocabulary, step: int = 0
     for (start, stop), one in zip(bounds, examples, strict=True):
         owned[start + one.label_start : stop] = True
         valid[stop - 1] = False
+    own = OwnTokens.joined([one.own for one in examples], [start for start, _ in bounds])
     labels = torch.from_numpy(vocabulary.to_draft(tokens.numpy()))
+    teacher_ids = _padded([one.teacher_ids for one in examples]).long()
+    before = len(vocabulary)
+    for (start, stop), one in zip(bounds, examples, strict=True):
+        columns = one.own.columns(one.tokens)
+        labels[start:stop] = torch.where(columns < 0, labels[start:stop], before + columns)
+        ids = teacher_ids[start:stop]
+        ids[ids >= len(vocabulary)] += before - len(vocabulary)
+        before += len(one.own)
     return Batch(
         stream=Stream(tokens, segments, owned, valid),
         hidden={tap: _padded([one.hidden[tap] for one in examples]) for tap in examples[0].hidden},
         labels=labels,
-        teacher_ids=_padded([one.teacher_ids for one in examples]).long(),
+        teacher_ids=teacher_ids,
         teacher_probs=_padded([one.teacher_probs for one in examples]),
         bounds=bounds,
         label_starts=tuple(start + one.label_start for (start, _), one in zip(bounds, examples, strict=True)),
+        own=own,
         step=step,
     )
 

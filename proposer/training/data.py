@@ -13,9 +13,12 @@ from proposer.training.blocks import Produce, blocks_of
 from proposer.training.dataset import Dataset
 from proposer.training.disjoint import Guard
 from proposer.training.generate import Conversation, Encoded
+from proposer.training.seed_domains import DomainTexts, domain_stage, interleaved
 from proposer.training.seed_prompts import Message, SeedPrompt, SeedTexts, first_stage, second_stage
 
 _MAX_PROMPT_TOKENS = 800
+
+_NO_DOMAINS = DomainTexts()
 
 Progress = Callable[[int, int, int], None]
 
@@ -78,15 +81,19 @@ def build(
     plan: DataPlan,
     *,
     progress: Progress,
+    domains: DomainTexts = _NO_DOMAINS,
 ) -> Dataset:
     """Generate what is missing of the data set that `directory_of` opens for an identity.
 
     produce: who generates, with the plan's seed and taps. progress: called with (conversations done, conversations planned
-    so far, answer tokens). What was left out over both stages, and why, is the data set's record.
+    so far, answer tokens). domains: text of others that the first stage asks about too. What was left out over both stages,
+    and why, is the data set's record.
     Raises FailedPrecondition when that data set has another identity.
     """
     guard = Guard(evaluation)
-    first = [one for one in first_stage(texts, rounds=plan.rounds, seed=plan.seed) if _admitted(one, guard)]
+    general = first_stage(texts, rounds=plan.rounds, seed=plan.seed)
+    asked = interleaved(general, domain_stage(domains, seed=plan.seed))
+    first = [one for one in asked if _admitted(one, guard)]
     dataset = directory_of(identity_of(plan, target, tokenizer, first, guard))
     counted = _Counted(dataset, progress)
     too_long = 0

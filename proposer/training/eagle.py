@@ -60,7 +60,7 @@ class EagleObjective:
         output, row = torch.cat(predicted), torch.cat(rows)
         # Fused row i predicts the feature of row i + 1, whose law is that of token i + 2.
         labels = batch.labels[row + 2]
-        logits = network.logits(output)
+        logits = batch.own.beside(network.logits(output), output, row + 2, batch.stream.segments[row + 2])
         loss = self.token_weight * losses.teacher(
             logits, labels, batch.teacher_ids[row + 1], batch.teacher_probs[row + 1]
         )

@@ -79,15 +79,17 @@ class Corpus:
         return frequent(counts, size, target_size=target.config.vocab_size, eos_ids=target.eos_ids, always=always)
 
     def examples(
-        self, target: Target, vocabulary: DraftVocabulary, step: Step, *, prompts: bool, spent: bool
+        self, target: Target, vocabulary: DraftVocabulary, step: Step, *, prompts: bool, spent: bool, own: bool = False
     ) -> tuple[list[Example], list[Example]]:
         """(training, held out). prompts: the prompts' tokens are labels too, but for what all conversations begin with;
-        held out are answers alone, so that figures compare whatever was trained on. spent: a run whose budget is spent is
+        held out are answers alone, so that figures compare whatever was trained on. own: conversations' own tokens are
+        labels too. spent: a run whose budget is spent is
         only packed, and needs no examples to train on."""
         rows, told = target.frozen.rows(vocabulary), partial(step, "soft labels")
         label_start = max(common_prefix([*self.kept, *self.held_out]), 1) if prompts else None
-        kept = [] if spent else prepare(self.kept, vocabulary, rows, label_start=label_start, progress=told)
-        return kept, prepare(self.held_out, vocabulary, rows, progress=told)
+        made = partial(prepare, vocabulary=vocabulary, head=rows, own_head=target.frozen.head if own else None)
+        kept = [] if spent else made(self.kept, label_start=label_start, progress=told)
+        return kept, made(self.held_out, progress=told)
 
     def facts(self, held_out: Sequence[Example], vocabulary: DraftVocabulary) -> dict[str, Any]:
         """What a manifest says of the data."""

@@ -30,7 +30,7 @@ Scores = Callable[[nn.Module, Batch], Sequence[Score]]
 @dataclass(frozen=True)
 class FamilyRecipe:
     """depth: heads, or depths trained for (0 in the manifest where drafts may be any depth). shape: as in HeadManifest.
-    noise: on an EAGLE head's inputs."""
+    noise: on an EAGLE head's inputs. own: conversations' own tokens are labels too, as an EAGLE head's trees draft them."""
 
     family: str
     depth: int
@@ -41,6 +41,7 @@ class FamilyRecipe:
     projection: str = "shared"
     objective: str = ""
     noise: float = 0.0
+    own: bool = False
 
     @property
     def recurrent(self) -> bool:
@@ -48,19 +49,24 @@ class FamilyRecipe:
 
 
 def recipe_of(
-    name: str, *, depth: int = 0, inner: int = 0, taps: Sequence[str] = (), noise: float = 0.0
+    name: str, *, depth: int = 0, inner: int = 0, taps: Sequence[str] = (), noise: float = 0.0, own: bool = False
 ) -> FamilyRecipe:
     """The recipe called `name`: a family, or "medusa-own" for heads with vocabulary rows of their own.
 
     depth, inner, taps, noise: override the recipe's depth, the width of its decoder layer's MLP, its taps, and the noise on
-    an EAGLE head's inputs where given.
+    an EAGLE head's inputs where given. own: whether conversations' own tokens are labels of an EAGLE head.
     Raises InvalidArgument for an unknown name, for an option that the family has no use for and a depth beyond MAX_DEPTH.
     """
     if name not in NAMES:
         raise InvalidArgument("family", f"{name!r} is none of {', '.join(NAMES)}")
     if not 0 <= depth <= MAX_DEPTH:
         raise InvalidArgument("depth", f"{depth} is outside [0, {MAX_DEPTH}]; 0 is the family's own")
-    for option, given, users in (("inner", inner, LAYERED), ("taps", taps, ("eagle3",)), ("noise", noise, EAGLES)):
+    for option, given, users in (
+        ("inner", inner, LAYERED),
+        ("taps", taps, ("eagle3",)),
+        ("noise", noise, EAGLES),
+        ("own", own, EAGLES),
+    ):
         if given and name not in users:
             raise InvalidArgument(option, f"{given!r} is of no use to {name}; it is read by {', '.join(users)}")
     if inner < 0 or noise < 0.0:
@@ -91,6 +97,7 @@ def recipe_of(
             shape=layer,
             objective=f"teacher law, features, {steps} steps",
             noise=noise,
+            own=own,
         ),
         "eagle3": FamilyRecipe(
             "eagle3",
@@ -101,6 +108,7 @@ def recipe_of(
             shape=layer,
             objective=f"teacher law, {steps} steps",
             noise=noise,
+            own=own,
         ),
     }
     return table[name]

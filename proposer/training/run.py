@@ -68,7 +68,9 @@ def train_head(
     identity = identity_of("head", target, corpus, vocabulary, plan.recipe, **plan_options(plan, start))
     state = RunState(out, identity, vocabulary)
     spent = state.spent(plan.recipe.token_budget)
-    kept, held_out = corpus.examples(target, vocabulary, reports.step, prompts=plan.prompts, spent=spent)
+    kept, held_out = corpus.examples(
+        target, vocabulary, reports.step, prompts=plan.prompts, own=family.own, spent=spent
+    )
     manifest = manifest_of(plan, target, target_name, len(vocabulary))
     order = HeadOrder(manifest, target.frozen, vocabulary, family)
     learning = order.build()
@@ -85,7 +87,8 @@ def train_head(
     plots.write_csv(trainer.history, out / "figures.csv")
     plots.write_plots(trainer.history, out, family.family)
     facts = (
-        {"command": command, "prompt_labels": plan.prompts, "objective": family.objective, "noise": family.noise}
+        {"command": command, "prompt_labels": plan.prompts, "objective": family.objective}
+        | {"noise": family.noise, "own_tokens": family.own}
         | {
             "adopted_state": state.adopted,
             "started_from": None if start is None else start.manifest.weights_sha256,
@@ -101,6 +104,9 @@ def train_head(
 def plan_options(plan: HeadPlan, start: HeadPackage | None) -> dict[str, Any]:
     """What of a plan is part of the run's identity beside its recipe, its data and its vocabulary."""
     family = {item.name: getattr(plan.family, item.name) for item in fields(plan.family) if item.name != "scores"}
+    if not family["own"]:
+        # Runs that were begun before there were such labels go on.
+        del family["own"]
     return {
         **family,
         "vocabulary_size": plan.vocabulary,
@@ -115,6 +121,7 @@ _KEPT = (
     "started_from",
     "objective",
     "noise",
+    "own_tokens",
     "prompt_labels",
     "data",
     "data_digest",

@@ -42,7 +42,7 @@ class SeedTexts:
     functions: Sequence[str] = ()
 
 
-class _Maker:
+class Maker:
     """Fills frames with words drawn from one generator; every tenth request is sampled rather than greedy."""
 
     def __init__(self, seed: int) -> None:
@@ -77,7 +77,7 @@ class _Maker:
 
 def first_stage(texts: SeedTexts, *, rounds: int, seed: int) -> list[SeedPrompt]:
     """`rounds` prompts of each kind that needs no earlier answer, kinds interleaved, so that any cut is balanced."""
-    make = _Maker(seed)
+    make = Maker(seed)
     prompts: list[SeedPrompt] = []
     for index in range(rounds):
         prompts += [
@@ -107,7 +107,7 @@ def first_stage(texts: SeedTexts, *, rounds: int, seed: int) -> list[SeedPrompt]
 
 def second_stage(answered: Sequence[tuple[SeedPrompt, str]], *, seed: int) -> list[SeedPrompt]:
     """Prompts over the answers of the first stage, in its order."""
-    make = _Maker(seed + 1)
+    make = Maker(seed + 1)
     prompts: list[SeedPrompt] = []
     articles = [text[:_PASSAGE_CHARACTERS] for prompt, text in answered if prompt.kind == "article"]
     chats = [(prompt, text) for prompt, text in answered if prompt.kind == "chat"]
@@ -144,7 +144,7 @@ def read_passages(roots: Iterable[Path], count: int, *, seed: int) -> list[str]:
     for path in files:
         if len(found) == count:
             break
-        paragraphs = re.split(r"\n\s*\n", _text(path))
+        paragraphs = re.split(r"\n\s*\n", read_text(path))
         prose = [part.strip() for part in paragraphs if _is_prose(part)]
         passage = "\n\n".join(prose)[:_PASSAGE_CHARACTERS]
         if len(passage) > 600:
@@ -160,7 +160,7 @@ def read_functions(roots: Iterable[Path], count: int, *, seed: int) -> list[str]
     for path in files:
         if len(found) == count:
             break
-        source = _text(path)
+        source = read_text(path)
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError):
@@ -173,7 +173,8 @@ def read_functions(roots: Iterable[Path], count: int, *, seed: int) -> list[str]
     return found
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The file's text; empty where it is not readable as UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

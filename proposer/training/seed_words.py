@@ -116,7 +116,18 @@ FOLLOW_UPS = (
     "Can you give an example?", "Rewrite it in a more formal tone.", "What could someone disagree with in your answer?",
     "Translate the first sentence into French.", "Add a short conclusion.", "What should I read or do next?",
 )  # fmt: skip
+RETRIEVAL_QUESTIONS = (
+    *PASSAGE_QUESTIONS, "who is {topic}", "where is {topic}", "when was {topic} first mentioned", "what is {topic} known for",
+    "who was involved in {topic}", "what happened to {topic}", "what year did {topic} begin", "how is {topic} described?",
+    "what is the name of the place where {topic} comes from", "why did {topic} change?", "who came before {topic}?",
+    "how many people know {topic}", "what role does {topic} play?", "what kind of thing is {topic}?",
+)  # fmt: skip
 TRANSLATE = ("Translate German to English: {german}", "Translate to English: {german}")
+TRANSLATE_FOREIGN = (
+    TRANSLATE[0], TRANSLATE[0], TRANSLATE[0], TRANSLATE[1], "Translate the following German sentence into English: {german}",
+    "What does this German sentence mean in English? {german}", "Please translate this into English.\n\n{german}",
+    "{german}\n\nTranslate the text above to English.",
+)  # fmt: skip
 GERMAN_SUBJECTS = (
     "Der Bürgermeister der kleinen Stadt", "Die junge Lehrerin aus Hamburg", "Mein älterer Bruder", "Eine Gruppe von Studenten",
     "Der neue Zug nach München", "Die alte Brücke am Fluss", "Das Museum für Technik", "Ein bekannter Schriftsteller",

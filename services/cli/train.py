@@ -30,13 +30,20 @@ DATA_TAPS = ("final_norm", "layer:2", "layer:14", "layer:26")
 @app.command()
 def data(
     directory: Annotated[Path, typer.Argument(help="Where the data set is kept; an interrupted one is continued.")],
-    rounds: Annotated[int, typer.Option(min=1, help="Prompts of each kind in the first stage.")] = 200,
+    rounds: Annotated[int, typer.Option(min=0, help="Prompts of each kind in the first stage.")] = 200,
     width: Annotated[int, typer.Option(min=1, help="Conversations side by side.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of prompts and sampling.")] = 0,
     maths: Annotated[list[Path] | None, typer.Option(help="JSON lines with a `question` each.")] = None,
     maths_skip: Annotated[int, typer.Option(min=0, help="Questions passed over: those that other data sets have.")] = 0,
     prose: Annotated[list[Path] | None, typer.Option(help="Folders of .md, .rst and .txt documentation.")] = None,
     source: Annotated[list[Path] | None, typer.Option(help="Folders of Python source.")] = None,
+    foreign: Annotated[list[Path] | None, typer.Option(help="Folders of German prose, to translate from.")] = None,
+    translations: Annotated[int, typer.Option(min=0, help="Sentences of `--foreign` to translate.")] = 0,
+    articles: Annotated[
+        list[Path] | None, typer.Option(help="Folders of articles, to summarise and to answer from.")
+    ] = None,
+    summaries: Annotated[int, typer.Option(min=0, help="Stretches of `--articles` to summarise.")] = 0,
+    retrievals: Annotated[int, typer.Option(min=0, help="Sets of passages of `--articles` to answer from.")] = 0,
     evaluation: Annotated[
         list[Path] | None, typer.Option(help="JSON lines of evaluation prompts: nothing that overlaps them is used.")
     ] = None,
@@ -53,6 +60,7 @@ def data(
     from proposer.training.blocks import Decoding, in_process
     from proposer.training.data import DataPlan, build
     from proposer.training.dataset import Dataset
+    from proposer.training.seed_domains import DomainTexts, read_articles, read_retrievals, read_sentences
     from proposer.training.seed_prompts import SeedTexts, read_functions, read_passages
     from services.checkpoint_files import eos_ids
     from services.cli.console import err, fetch_model, progress_bars
@@ -60,6 +68,10 @@ def data(
 
     if maths_skip and not maths:
         raise InvalidArgument("maths_skip", f"{maths_skip} questions of none: give --maths")
+    if translations and not foreign:
+        raise InvalidArgument("translations", f"{translations} sentences of none: give --foreign")
+    if (summaries or retrievals) and not articles:
+        raise InvalidArgument("articles", f"{summaries} summaries and {retrievals} questions of none: give --articles")
     if not evaluation:
         err.print("no --evaluation given: nothing shows that these data share no text with an evaluation set")
     settings = load(VerifierSettings)
@@ -70,6 +82,14 @@ def data(
         functions=read_functions(source or (), rounds, seed=seed),
     )
     err.print(f"{len(texts.maths)} questions, {len(texts.passages)} passages, {len(texts.functions)} functions")
+    domains = DomainTexts(
+        sentences=read_sentences(foreign or (), translations, seed=seed),
+        articles=read_articles(articles or (), summaries, seed=seed),
+        passages=read_retrievals(articles or (), retrievals, seed=seed),
+    )
+    err.print(
+        f"{len(domains.sentences)} sentences, {len(domains.articles)} articles, {len(domains.passages)} retrievals"
+    )
     decoding = Decoding(DATA_TAPS, eos_ids(checkpoint), seed, width)
     with ExitStack() as stack:
         if ray:
@@ -101,6 +121,7 @@ def data(
             [text for path in evaluation or () for row in _rows(path) for text in _strings(row)],
             DataPlan(rounds=rounds, seed=seed, taps=DATA_TAPS, command=command_line()),
             progress=progress,
+            domains=domains,
         )
     err.print(f"{len(dataset.names())} conversations in {directory}, digest {dataset.digest}")
 
@@ -121,6 +142,9 @@ def head(
         bool, typer.Option("--prompts", help="Labels in the prompts too, not in answers alone.")
     ] = False,
     noise: Annotated[float, typer.Option(min=0.0, help="Noise on eagle's hidden rows, a share of their size.")] = 0.0,
+    own: Annotated[
+        bool, typer.Option("--own", help="Labels of eagle outside the vocabulary, too, that their text has before.")
+    ] = False,
     start: Annotated[Path | None, typer.Option(help="A package of the same sizes to go on from.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of initial weights and order.")] = 0,
     threads: Annotated[int, typer.Option(min=0, help="Threads of torch; 0: its own choice.")] = 0,
@@ -144,7 +168,8 @@ def head(
     settings = load(VerifierSettings)
     if threads:
         torch.set_num_threads(threads)
-    chosen = recipe_of(family, depth=depth, inner=inner, taps=tuple(filter(None, taps.split(","))), noise=noise)
+    read = tuple(filter(None, taps.split(",")))
+    chosen = recipe_of(family, depth=depth, inner=inner, taps=read, noise=noise, own=own)
     checkpoint = fetch_model(settings.model, settings.models_dir)
     recipe = Recipe(token_budget=tokens, batch_tokens=batch, learning_rate=rate or chosen.learning_rate, seed=seed)
     with ExitStack() as stack:
