@@ -149,7 +149,7 @@ class ProposerSettings(LookupSettings):
     )
     head_nodes: int = Field(16, ge=1, le=512, description="most candidates that the head offers")
     head_prompt_rows: int = Field(
-        64,
+        32,
         ge=0,
         description="rows of the prompt's end that the head is run over before it drafts; 0: all of the prompt's",
     )

@@ -95,7 +95,7 @@ class GrowingSession(HeadSession, Protocol):
 
     def grow(self, prefix: Int64Array, states: HiddenStates, *, width: int, depth: int, floor: float) -> Grown:
         """As `follow`, and EAGLE-2's growth behind the anchor: `depth` levels, the `width` most valuable nodes of each with
-        `width` children, none of them of a path probability below `floor`. Nothing is left staged.
+        `width` children, none of a node of a path probability below `floor`. Nothing is left staged.
         """
         ...
 

@@ -45,8 +45,8 @@ class HiddenStateSource(Protocol):
 @dataclass(frozen=True)
 class HeadSettings(TreeSettings):
     """As TreeSettings, with greedy-friendly defaults. context: longest prefix followed, at least 1. floor: least path
-    probability, by the head's own account, of what a tree by value grows and offers. prompt_rows: of the prompt's hidden
-    rows the head reads so many, the last; 0: all.
+    probability, by the head's own account, of what a tree by value offers. parent_floor: of a node that is given children,
+    where that is more. prompt_rows: of the prompt's hidden rows the head reads so many, the last; 0: all.
     """
 
     FIELD: ClassVar[str] = "head"
@@ -54,14 +54,16 @@ class HeadSettings(TreeSettings):
     relation: SamplingRelation = SamplingRelation.BEAM
     context: int = 8192
     floor: float = 0.0
+    parent_floor: float = 0.0
     prompt_rows: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.context < 1:
             raise InvalidArgument("head.context", f"{self.context} is below 1")
-        if not 0.0 <= self.floor < 1.0:
-            raise InvalidArgument("head.floor", f"{self.floor} is outside [0, 1)")
+        for name, floor in (("floor", self.floor), ("parent_floor", self.parent_floor)):
+            if not 0.0 <= floor < 1.0:
+                raise InvalidArgument(f"head.{name}", f"{floor} is outside [0, 1)")
         if self.prompt_rows < 0:
             raise InvalidArgument("head.prompt_rows", f"{self.prompt_rows} is below 0")
 
@@ -106,6 +108,7 @@ class HeadSource(TreeSource[HeadSession]):
             version={
                 "weights": loaded.manifest.weights_sha256,
                 "floor": self._settings.floor,
+                "parent_floor": self._settings.parent_floor,
                 "prompt_rows": self._settings.prompt_rows,
             },
             drafter=loaded.manifest.weights_sha256,
@@ -163,6 +166,7 @@ class HeadSource(TreeSource[HeadSession]):
     def draft(self, session: Drafting[HeadSession], request: ProposeRequest, budget: int, depth: int) -> DraftTree:
         """As other sources draft; a tree by value is left to a head that grows it by itself, unless logits are edited."""
         tree, floor = self._settings.tree, self._settings.floor
+        parent_floor = max(floor, self._settings.parent_floor)
         if not isinstance(tree, GrownByValue):
             return super().draft(session, request, budget, depth)
         if not edits(request.policy):
@@ -170,10 +174,10 @@ class HeadSource(TreeSource[HeadSession]):
             head = self._state_of(session, request, tree.staged_rows, states.base)
             if grows(head):
                 depth = min(depth, tree.depth)
-                grown = head.grow(request.prefix, states, width=tree.top_k, depth=depth, floor=floor)
+                grown = head.grow(request.prefix, states, width=tree.top_k, depth=depth, floor=parent_floor)
                 return best_of(grown, budget, floor)
         made = super().draft(session, request, budget, depth)
-        return best_of(Grown(made.tokens, made.parents, made.depths, made.scores), budget, floor)
+        return best_of(Grown(made.tokens, made.parents, made.depths, made.scores), budget, floor, parent_floor)
 
     def _state_of(self, session: Drafting[HeadSession], request: ProposeRequest, staged: int, base: int) -> HeadSession:
         """The session's state, with room for the rows from `base` on."""

@@ -24,8 +24,9 @@ from services.settings import ProposerSettings
 from services.trees import tree_of
 
 NAME = "head"
-# Nodes less likely than this do not pay for their row of a pass, nor for the level that would find them.
-_FLOOR = 0.05
+# Nodes less likely than this do not pay for their row of a pass; below nodes less likely than that, too little is found to
+# pay for the level that would find it.
+_FLOOR, _PARENT_FLOOR = 0.05, 0.2
 _log = logging.getLogger(__name__)
 
 
@@ -67,6 +68,7 @@ def build_head(settings: ProposerSettings) -> tuple[Source, HiddenStore]:
         tree=tree_of(settings.head_tree, nodes=settings.head_nodes, drafting=drafting_of(settings)),
         max_nodes=settings.head_nodes,
         floor=_FLOOR,
+        parent_floor=_PARENT_FLOOR,
         prompt_rows=settings.head_prompt_rows,
     )
     return HeadSource(loaded, store.of(loaded.head.taps), shape, name=NAME), store

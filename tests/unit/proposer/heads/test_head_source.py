@@ -213,6 +213,22 @@ def test_nothing_below_the_floor_is_offered_and_all_above_it_is() -> None:
         HeadSettings(floor=1.0)
 
 
+@pytest.mark.parametrize("policy", [GREEDY, SamplingPolicy(temperature=0.0, logit_bias={3: 0.25})])
+def test_only_nodes_above_the_parents_floor_have_children_and_those_have_all_of_them(policy: SamplingPolicy) -> None:
+    # A request that edits logits is drafted for over laws.
+    prefix, tree = prefix_of(11), GrownByValue(3, 4)
+    every, rounds, _ = opened("eagle3", HeadSettings(tree=tree, max_nodes=40, floor=0.005), policy)
+    cut, others, _ = opened("eagle3", HeadSettings(tree=tree, max_nodes=40, floor=0.005, parent_floor=0.06), policy)
+    whole = offer(every, rounds.request("head", prefix, node_budget=40)).nodes
+    found = offer(cut, others.request("head", prefix, node_budget=40)).nodes
+    wanted = [n for n in whole if n.parent < 0 or np.exp(whole[n.parent].score) >= 0.06]
+    assert 3 < len(found) < len(whole)
+    assert [(n.token, n.depth) for n in found] == [(n.token, n.depth) for n in wanted]
+    assert every.describe().version != cut.describe().version
+    with pytest.raises(InvalidArgument, match="parent_floor"):
+        HeadSettings(parent_floor=-0.1)
+
+
 def test_quick_is_a_compiled_growth_over_few_rows_whose_last_one_was() -> None:
     source, rounds, _ = opened("eagle3", HeadSettings(tree=GrownByValue(3, 3)))
     prefix = prefix_of(40)

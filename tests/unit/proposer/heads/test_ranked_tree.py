@@ -39,3 +39,15 @@ def test_the_most_valuable_nodes_above_the_floor_are_kept_oldest_first_of_equal_
         assert tree.depths == [grown.depths[node] for node in wanted]
         assert tree.scores == [grown.values[node] for node in wanted]
         assert [wanted[parent] if parent >= 0 else -1 for parent in tree.parents] == [grown.parents[n] for n in wanted]
+
+
+def test_children_of_nodes_below_the_parents_floor_are_left_out() -> None:
+    grown = _grown(3, 30)
+    tree = best_of(grown, 30, 0.05, 0.4)
+    wanted = [
+        node
+        for node, parent in enumerate(grown.parents)
+        if grown.values[node] >= np.log(0.05) and (parent < 0 or grown.values[parent] >= np.log(0.4))
+    ]
+    assert 0 < len(wanted) < len(best_of(grown, 30, 0.05).tokens)
+    assert tree.tokens == [grown.tokens[node] for node in wanted]
