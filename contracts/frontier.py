@@ -7,7 +7,6 @@ split them. The hash state is kept, which makes publishing a round cost its own 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ class Frontier:
 
     def __init__(self, token_ids: npt.ArrayLike = ()) -> None:
         self._ids: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self._memory = memoryview(b"")
+        self._memory = memoryview(bytearray())
         self._length = 0
         self._hash = sha256()
         self.publish(token_ids)
