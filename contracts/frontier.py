@@ -47,7 +47,7 @@ class Frontier:
             # What views were given out of stays as it is.
             grown = np.zeros(max(256, 2 * stop), np.int64)
             grown[: self._length] = self._ids[: self._length]
-            self._ids, self._memory = grown, memoryview(grown).cast("B")
+            self._ids, self._memory = grown, grown.data.cast("B")
 
     def __len__(self) -> int:
         return self._length
