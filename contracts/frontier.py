@@ -7,7 +7,6 @@ split them. The hash state is kept, which makes publishing a round cost its own 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,28 +19,35 @@ class Frontier:
 
     def __init__(self, token_ids: npt.ArrayLike = ()) -> None:
         self._ids: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._memory = memoryview(bytearray())
         self._length = 0
         self._hash = sha256()
         self.publish(token_ids)
 
     def publish(self, token_ids: npt.ArrayLike) -> None:
         """Appends tokens (ints in [0, 2^32)). Raises OverflowError for others."""
-        ids: Sequence[int] | npt.NDArray[np.uint32]
         if isinstance(token_ids, tuple):
             # A round's few: numpy's fixed cost a call would be most of it.
-            ids, packed = token_ids, _packed(token_ids)
+            count = len(token_ids)
+            packed = _packed(token_ids)
+            self._make_room(count)
+            struct.pack_into(f"={count}q", self._memory, 8 * self._length, *token_ids)
         else:
-            ids = array = np.asarray(token_ids, dtype=np.uint32)
-            packed = array.astype("<u4").tobytes()
-        stop = self._length + len(ids)
+            ids = np.asarray(token_ids, dtype=np.uint32)
+            count = len(ids)
+            packed = ids.astype("<u4").tobytes()
+            self._make_room(count)
+            self._ids[self._length : self._length + count] = ids
+        self._length += count
+        self._hash.update(packed)
+
+    def _make_room(self, more: int) -> None:
+        stop = self._length + more
         if stop > len(self._ids):
             # What views were given out of stays as it is.
             grown = np.zeros(max(256, 2 * stop), np.int64)
             grown[: self._length] = self._ids[: self._length]
-            self._ids = grown
-        self._ids[self._length : stop] = ids
-        self._length = stop
-        self._hash.update(packed)
+            self._ids, self._memory = grown, grown.data.cast("B")
 
     def __len__(self) -> int:
         return self._length

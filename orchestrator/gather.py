@@ -124,6 +124,8 @@ class Gatherer:
         made: dict[str, Offer] = {}
         # Its question leaves before we compute.
         begun = None if dear(request.source) else Begun(self._ask(source, request))
+        # For the answer, meanwhile: it is sealed once a round.
+        _ = request.manifest.hash
         try:
             made.update(await self._ask_at_once(at_once))
             if begun is None and worth(request.source, _proposals(made)):

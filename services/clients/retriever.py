@@ -17,8 +17,8 @@ from services import telemetry
 from services.clients.channel import call, open_channel
 from services.clients.session_stream import SessionStream
 from services.clients.timeouts import Timeouts
+from services.link.asked import encode_asked
 from services.link.client import LinkClient
-from services.link.codec import RetrieveQuestion, encode
 from services.link.found import decode_found
 from services.link.frames import Kind
 from services.status import error_of_info
@@ -52,7 +52,7 @@ class RetrieverClient:
     async def retrieve(self, query: RetrievalQuery) -> Retrieval:
         header = telemetry.traceparent()
         if self._link is not None and await self._link.up():
-            question = encode(RetrieveQuestion(header, query))
+            question = encode_asked(header, query)
             return decode_found(await self._link.ask(Kind.RETRIEVE, question, timeout_s=self._timeouts.retrieve_s))
         answer: pb.RetrieveResponse = await self._stream.ask(
             lambda call_id, _: encode_query(query, call_id=call_id, traceparent=header),

@@ -94,7 +94,7 @@ class Decoder(Generic[T]):
 def encode_found(found: Retrieval) -> bytes:
     """As `encode`, byte for byte: its rows are numbers before the encoder has to ask what each of them is."""
     tokens, parents, depths, counts = found.tokens, found.parents, found.depths, found.counts
-    if not (_few(tokens) and _few(parents) and _few(depths) and _few(counts)):
+    if not (few(tokens) and few(parents) and few(depths) and few(counts)):
         return encode(found)
     return encode(
         {
@@ -113,14 +113,15 @@ def encode_found(found: Retrieval) -> bytes:
     )
 
 
-def _few(value: npt.NDArray[Any]) -> bool:
+def few(value: npt.NDArray[Any]) -> bool:
+    """Whether an array travels as plain numbers."""
     # Of numpy's types there is one object each, but for other byte orders.
     return value.dtype is _INT64 and value.ndim == 1 and len(value) <= _FEW
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        if _few(value):
+        if few(value):
             return value.tolist()
         if _LITTLE_ENDIAN and value.dtype.isnative and value.flags.c_contiguous:
             return value.shape, value.data

@@ -13,7 +13,8 @@ from protos.draftproof.v1 import retriever_pb2_grpc
 from retriever.corpus import Corpus
 from retriever.merging import Question, Reply
 from services import telemetry
-from services.link.codec import Decoder, RetrieveQuestion, encode_found
+from services.link.asked import decode_asked
+from services.link.codec import encode_found
 from services.link.frames import Kind
 from services.status import answering, info_of, typed
 from services.wire.retriever import decode_batch, decode_output, decode_query, encode_index, encode_retrieval
@@ -21,7 +22,6 @@ from services.wire.retriever_parts import decode_part, encode_reply
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["RetrieverService"].full_name
 _RETRIEVE = Kind.RETRIEVE
-_question = Decoder(RetrieveQuestion)
 
 
 class PartPort(Protocol):
@@ -110,8 +110,8 @@ class RetrieveLink:
     async def answer(self, kind: Kind, payload: bytes) -> bytes:
         if kind is not _RETRIEVE:
             raise InvalidArgument("frame.kind", f"{kind.name} is no question for a retriever")
-        question = _question(payload)
-        return encode_found(await _retrieve(self._port, question.query, question.traceparent))
+        traceparent, query = decode_asked(payload)
+        return encode_found(await _retrieve(self._port, query, traceparent))
 
     def forget(self, session_id: str) -> None:
         """Sessions leave nothing here."""

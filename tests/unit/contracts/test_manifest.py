@@ -161,3 +161,12 @@ def test_no_field_of_a_round_manifest_can_be_set_again():
         for field in fields(record):
             with pytest.raises(FrozenInstanceError):
                 setattr(record, field.name, getattr(record, field.name))
+
+
+def test_a_frontier_that_begins_with_nothing_takes_a_round_of_nothing_and_what_follows():
+    frontier = Frontier()
+    frontier.publish(())
+    assert (len(frontier), frontier.tokens.tolist(), frontier.digest) == (0, [], hashlib.sha256().hexdigest())
+    frontier.publish((7, 2**32 - 1))
+    assert frontier.tokens.tolist() == [7, 2**32 - 1]
+    assert frontier.digest == Frontier([7, 2**32 - 1]).digest
