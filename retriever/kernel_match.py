@@ -216,7 +216,9 @@ def _agreeing(table, segment, pattern, begin, first, length):
         if k == pattern.shape[0] - length:
             if low < high < rank:
                 return np.int64(0), np.int64(0)
-            low, high = low if low < high else rank, rank + 1
+            if low == high:
+                low = np.int64(rank)
+            high = np.int64(rank + 1)
     return (low, high) if end == table[segment, ENTRIES] else (np.int64(0), np.int64(0))
 
 
