@@ -7,7 +7,6 @@ split them. The hash state is kept, which makes publishing a round cost its own 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ class Frontier:
 
     def __init__(self, token_ids: npt.ArrayLike = ()) -> None:
         self._ids: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self._memory = memoryview(b"")
+        self._memory = memoryview(bytearray())
         self._length = 0
         self._hash = sha256()
         self.publish(token_ids)
@@ -48,7 +47,7 @@ class Frontier:
             # What views were given out of stays as it is.
             grown = np.zeros(max(256, 2 * stop), np.int64)
             grown[: self._length] = self._ids[: self._length]
-            self._ids, self._memory = grown, memoryview(grown).cast("B")
+            self._ids, self._memory = grown, grown.data.cast("B")
 
     def __len__(self) -> int:
         return self._length
