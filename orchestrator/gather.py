@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from contracts.capability import SourceDescription
 from contracts.errors import InvalidArgument
@@ -27,8 +28,7 @@ Dear = Callable[[str], bool]
 Worth = Callable[[str, Sequence[Proposal]], bool]
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     """A source's part in a round. `busy_us`: its compute time; of a failed source, how long it kept the round waiting.
     `wall_us`: from the question to its answer.
     """
@@ -42,8 +42,7 @@ class Offer:
     wall_us: float = 0.0
 
 
-@dataclass(frozen=True)
-class Gathered:
+class Gathered(msgspec.Struct, frozen=True):
     """The offers of those asked, in plan order, and the wall time that gathering them took."""
 
     offers: tuple[Offer, ...] = ()

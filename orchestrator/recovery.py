@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from contracts.errors import (
     Cancelled,
@@ -37,8 +39,7 @@ class SessionLost(Exception):
     """The session, or the replica that held it, is gone. Never leaves the orchestrator."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A settled Verify call. wall_us: over all attempts, waited_us of it for room in a full queue.
 
     `recovered`: some call was lost on the way.

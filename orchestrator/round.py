@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -36,8 +38,7 @@ from orchestrator.text import Taken, TextAssembly
 _AFTERWARDS_S = 0.002
 
 
-@dataclass(frozen=True)
-class RoundOutcome:
+class RoundOutcome(msgspec.Struct, frozen=True, dict=True):
     """A committed round. taken: what of the receipt the client may see, None where that is all of it and the text is yet
     to be made. kept: how many of its tokens that is. total_us, packing_us: the round's wall time, and its packing here.
     """
@@ -91,31 +92,27 @@ class Round:
     settings: OrchestratorSettings
     spans: Spans
     patience: Patience = field(default_factory=Patience)
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
     unlearned: deque[RoundOutcome] = field(default_factory=deque)
 
-    async def run(self) -> RoundOutcome:
+    async def run(self, asked: Callable[[], None]) -> RoundOutcome:
         """One committed round. Where the session is lost it goes on elsewhere, inside the same round's time.
 
-        Sets `asked` a moment after the verifier was asked, or when the round is over. Raises the verifier's refusals, and
-        Unavailable where no replica is left.
+        Calls `asked` a moment after the verifier was asked, unless the round is over by then. Raises the verifier's
+        refusals, and Unavailable where no replica is left.
         """
         started = time.perf_counter()
-        try:
-            with self.spans.round():
-                while True:
-                    try:
-                        outcome = await self._attempt(started)
-                        break
-                    except SessionLost:
-                        await self.session.reopen(self.budget)
-            if outcome.finish is not FinishReason.NONE:
-                self._learn()
-            return outcome
-        finally:
-            self.asked.set()
+        with self.spans.round():
+            while True:
+                try:
+                    outcome = await self._attempt(started, asked)
+                    break
+                except SessionLost:
+                    await self.session.reopen(self.budget)
+        if outcome.finish is not FinishReason.NONE:
+            self._learn()
+        return outcome
 
-    async def _attempt(self, started: float) -> RoundOutcome:
+    async def _attempt(self, started: float, asked: Callable[[], None]) -> RoundOutcome:
         session = self.session
         willing = [source for source in session.sources if self.budget.asked(source.description.name)]
         sources = self.gatherer.begin_round(willing)
@@ -150,7 +147,7 @@ class Round:
                     span, session, self.budget, choice, willing=willing, ready=sources, plan=plan, gathered=gathered
                 )
         with self.spans.verify() as span:
-            afterwards = asyncio.get_running_loop().call_later(_AFTERWARDS_S, self._afterwards)
+            afterwards = asyncio.get_running_loop().call_later(_AFTERWARDS_S, self._afterwards, asked)
             try:
                 answer = await verify_surely(self.verifier, request, self.settings, self.patience)
             finally:
@@ -185,10 +182,10 @@ class Round:
         self._annotate(outcome)
         return outcome
 
-    def _afterwards(self) -> None:
+    def _afterwards(self, asked: Callable[[], None]) -> None:
         """What the round before has left to do, while this one's target runs: it is learned from, then given out."""
         self._learn()
-        self.asked.set()
+        asked()
 
     def _learn(self) -> None:
         while self.unlearned:

@@ -12,11 +12,18 @@ _PATIENCE_S = 0.01
 
 
 class Rounds:
-    """Runs rounds until one ends the generation or fails, one ahead of whoever takes them. Use `close` when done."""
+    """Runs rounds until one ends the generation or fails, one ahead of whoever takes them. Use `close` when done.
+
+    An outcome is kept back until the round after it has asked the verifier: who takes it wakes no sooner, since on few cores
+    that would be part of the next round.
+    """
 
     def __init__(self, round: Round) -> None:
         self._round = round
         self._made: asyncio.Queue[RoundOutcome | Exception] = asyncio.Queue(1)
+        self._kept: RoundOutcome | None = None
+        self._due = False
+        self._patience: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def next(self, deadline: float | None) -> RoundOutcome:
@@ -29,18 +36,22 @@ class Rounds:
             async with asyncio.timeout_at(deadline):
                 outcome = await self._made.get()
         except TimeoutError:
-            self._task.cancel()
-            raise
+            self._give_out()
+            if self._made.empty():
+                self._task.cancel()
+                raise
+            # It was over in time.
+            outcome = self._made.get_nowait()
+        if self._due:
+            self._give_out()
         if isinstance(outcome, Exception):
             raise outcome
-        if outcome.finish is FinishReason.NONE:
-            patience = asyncio.get_running_loop().call_later(_PATIENCE_S, self._round.asked.set)
-            await self._round.asked.wait()
-            patience.cancel()
         return outcome
 
     async def close(self) -> None:
         """Gives up the round that runs, and waits until it is gone."""
+        if self._patience is not None:
+            self._patience.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -48,10 +59,30 @@ class Rounds:
     async def _run(self) -> None:
         try:
             while True:
-                outcome = await self._round.run()
-                self._round.asked.clear()
-                await self._made.put(outcome)
+                try:
+                    outcome = await self._round.run(self._give_out)
+                finally:
+                    self._give_out()
+                late, self._kept = self._kept, None
+                if late is not None:
+                    await self._made.put(late)
                 if outcome.finish is not FinishReason.NONE:
-                    return
+                    return await self._made.put(outcome)
+                self._kept, self._due = outcome, False
+                self._patience = asyncio.get_running_loop().call_later(_PATIENCE_S, self._give_out)
         except Exception as error:
+            if self._kept is not None:
+                late, self._kept = self._kept, None
+                await self._made.put(late)
             await self._made.put(error)
+
+    def _give_out(self) -> None:
+        if self._kept is None:
+            return
+        if self._patience is not None:
+            self._patience.cancel()
+        # Where the one before was not taken yet, it goes when that is.
+        self._due = self._made.full()
+        if not self._due:
+            self._made.put_nowait(self._kept)
+            self._kept = None

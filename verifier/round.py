@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from contracts.capability import bind
@@ -17,8 +17,7 @@ from models.backend import RowBlock
 from verifier.session import Session
 
 
-@dataclass(frozen=True, eq=False)
-class Round:
+class Round(msgspec.Struct, frozen=True, eq=False):
     """A checked round. graph: the candidates within reach; originals: their rows in the request's graph."""
 
     session: Session

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from contracts.graph import CandidateGraph, Draw
 from contracts.receipt import Closing, FinishReason
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(msgspec.Struct, frozen=True):
     """What a round makes public. `rows`: candidate rows whose tokens are published, from the anchor's child downwards.
 
     `tokens` has one entry more than `rows` if the closing token survived the cut; else `closing` is NONE.

@@ -7,8 +7,8 @@ that cannot fail, the publication. Whatever raises on the way leaves the session
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from torch import Tensor
 
 from contracts.errors import DraftproofError, Internal, InvalidArgument
@@ -27,8 +27,7 @@ from verifier.stopping import Publication, cut
 Clock = Callable[[], int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
+class _Load(msgspec.Struct, frozen=True):
     """The pass a round rode in: when its batch was begun (ns), its target time (us), its rows, those of a prompt included,
     and the sessions with rounds in it."""
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from contracts.graph import EMPTY_GRAPH, CandidateGraph, keep_rows
 from contracts.ledger import RoundLedger
@@ -37,8 +38,7 @@ _STRENGTHS = (0.4, 0.7, 0.9)
 _DEAR_US = 2_000.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Thought(Choice):
+class _Thought(Choice, frozen=True):
     """A choice with what is needed to learn from its round: all that was offered, what was known of it, the chances and
     costs that it was chosen by, what of these were waits by dear source, and how strong the offers were that such a source
     was asked after.
@@ -48,8 +48,8 @@ class _Thought(Choice):
     known: Sequence[Sequence[Evidence]] = ()
     chances: Sequence[float] = ()
     costs_us: Sequence[float] = ()
-    waits_us: Mapping[str, float] = field(default_factory=dict)
-    strengths: Mapping[str, int] = field(default_factory=dict)
+    waits_us: Mapping[str, float] = msgspec.field(default_factory=dict)
+    strengths: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def gain_us(self, source: str) -> float:
         """What the source's offers saved of the target's time."""

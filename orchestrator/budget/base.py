@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
+
+import msgspec
 
 from contracts.graph import CandidateGraph
 from contracts.ledger import RoundLedger
@@ -13,8 +14,7 @@ from contracts.proposal import Proposal
 from contracts.receipt import Receipt
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """What a round verifies of `offered` candidates, and what was thought: tokens it will publish, microseconds of the
     target's time that it will take, how much of that for the candidates and how much without a pass, and sessions that share
     the pass. Zeros where nothing was thought.
@@ -29,8 +29,7 @@ class Choice:
     sessions: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """What a budget thinks of a source, for the trace. worth_us: what a round gains by it, where others offered what they
     did; tried, accepted: its candidates in this session, older ones counting for less. left_out: the request does without
     it. Zeros where nothing was thought.

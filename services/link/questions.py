@@ -10,6 +10,7 @@ from typing import NamedTuple, cast
 from contracts.errors import DeadlineExceeded, DraftproofError
 from protos.draftproof.v1.errors_pb2 import ErrorInfo
 from services.link.frames import Kind, Splitter, frame
+from services.link.prompt_answer import PromptAnswer
 from services.link.writing import Writer
 from services.status import error_of_info
 
@@ -17,7 +18,7 @@ from services.status import error_of_info
 class _Waiting(NamedTuple):
     """A question's answer to be, and until when it is waited for, on the loop's clock."""
 
-    answer: asyncio.Future[bytes]
+    answer: PromptAnswer
     until: float
     timeout_s: float
 
@@ -49,7 +50,7 @@ class Questions(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._last_id += 1
         call_id = self._last_id
-        answer: asyncio.Future[bytes] = loop.create_future()
+        answer = PromptAnswer(loop=loop)
         until = loop.time() + timeout_s
         self._waiting[call_id] = _Waiting(answer, until, timeout_s)
         self._writer.write(frame(kind, call_id, payload))
@@ -86,7 +87,7 @@ class Questions(asyncio.Protocol):
             elif kind is Kind.ERROR:
                 waiting.answer.set_exception(error_of_info(ErrorInfo.FromString(payload)))
             else:
-                waiting.answer.set_result(payload)
+                waiting.answer.settle(payload)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._writer = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from contracts.capability import VerifierCapability
 from contracts.graph import CandidateGraph
@@ -12,8 +13,7 @@ from contracts.receipt import Closing
 from models.laws import TargetLaws
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """`rows`: the accepted path from a child of the anchor downwards; `token`: the one published after it."""
 
     rows: tuple[int, ...]

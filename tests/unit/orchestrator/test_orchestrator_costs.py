@@ -1,9 +1,8 @@
 """A round's ledger from measured and reported times."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from contracts.graph import CandidateGraph, Draw
 from contracts.receipt import Closing, Receipt, VerifyTimings

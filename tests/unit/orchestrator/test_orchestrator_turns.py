@@ -157,3 +157,22 @@ async def test_closing_takes_back_the_round_under_way():
     await events.aclose()
     assert taken_back == [1]
     assert verifier.sessions == {}
+
+
+async def test_chunks_that_were_not_taken_in_time_come_in_order_before_the_error_of_a_later_round():
+    verifier = FakeVerifier()
+
+    async def lose(fake, request):
+        fake.sessions.clear()
+        fake.open_errors.extend([Unavailable("verifier", "gone")] * 50)
+
+    verifier.before.extend([None, None, None, lose])
+    events = orchestrator(verifier).generate(ask(sources=()))
+    tokens = []
+    for _ in range(3):
+        tokens += (await anext(events)).token_ids
+        await asyncio.sleep(0.03)
+    with pytest.raises(Unavailable, match="verifier"):
+        await anext(events)
+    plain, _ = await collect(orchestrator(FakeVerifier()).generate(ask(sources=())))
+    assert tokens == tokens_of(plain)[:3]
