@@ -106,7 +106,7 @@ def _score(entry, query, rows, width, padded, pages, keys, low, seen, scores, st
             count = rows * (index + 1) // tiles - m
             target = scores + 4 * (m * stride + panel * PANEL - low)
             part = query + 4 * m * padded
-            tile(entry, count, 1, FP32, STORE, part, padded, source, width, target, stride, following, 4 * PANEL)
+            tile(entry, count, 1, FP32, STORE, part, padded, source, width, target, stride, following, 4 * PANEL, 0)
 
 
 @jit
@@ -160,7 +160,7 @@ def _mix(entry, weights, stride, rows, pages, values, low, length, path, at, end
                 lines = rows * (index + 1) // tiles - m
                 part, target = weights + 4 * (m * stride + taken), out + 4 * (m * padded + panel)
                 later = source + _AHEAD
-                tile(entry, lines, 1, FP32, mode, part, stride, source, count, target, padded, later, 4 * PANEL)
+                tile(entry, lines, 1, FP32, mode, part, stride, source, count, target, padded, later, 4 * PANEL, 0)
         row += count
         taken += count
         mode = CONTINUE
