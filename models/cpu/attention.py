@@ -125,8 +125,9 @@ def _page(pages, row):  # type: ignore[no-untyped-def]
 
 @jit
 def _lookahead(following, steps, index, tiles):  # type: ignore[no-untyped-def]
-    """What tile `index` of `tiles` asks for of as many steps at `following`: all tiles share them, a single one takes them in
-    two streams. See `tile`."""
+    """What tile `index` of `tiles` asks for of the `steps` at `following`, as `tile` takes it: the tiles share them, and a
+    single one asks in two streams.
+    """
     shares = max(2, tiles)
     pace = (4 * PANEL + shares - 1) // shares
     return following + index * pace * steps, pace, pace * steps if tiles == 1 else 0

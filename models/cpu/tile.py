@@ -82,7 +82,7 @@ def tile(
     entry: `tile_entry(...)`. panels: 1 or `tile_panels(rows)`; as many that follow each other at w give as many times 16
     outputs. kind: the format of w; the depth of INT8 and INT4 is whole groups. mode: STORE overwrites, ADD adds the sum to
     what is there, CONTINUE starts the sum from what is there. a, w, c: addresses; lda, ldc: row strides in floats. ahead,
-    pace, apart: step k of the depth (those of `ASK_EVERY`) asks for the memory at `ahead` + k * `pace` bytes, every other one
+    pace, apart: step k of the depth (those of `ASK_EVERY`) asks for the memory at `ahead` + k * `pace` bytes, every other
     at `apart` bytes more, and at the same place of as many panels; that memory need not exist. INT4 knows no `apart`.
     """
 
