@@ -20,8 +20,6 @@ from models.cpu.tile import tile, tile_count
 from models.cpu.tile_body import CONTINUE, STORE
 from models.cpu.vector import divide, exponentiate, row_max
 
-# Bytes by which the sweep over the values asks for memory in advance.
-_AHEAD = 1024
 _PAGE_PANELS = PAGE_ROWS // PANEL
 
 
@@ -52,7 +50,8 @@ def attend(model, work, layer, unit, thread):  # type: ignore[no-untyped-def]
     keys, values = 4 * lane * PAGE_ROWS * width, 4 * PAGE_ROWS * (lanes * width + lane * padded)
     # Ancestors stand before their rows, so nobody here sees a key behind the last row's own.
     seen = get_int(work.row_index + 8 * (last - 1)) + 1
-    _score(model.tile, query, rows, width, padded, pages, keys, low, seen, scores, stride)
+    first_values = _page(pages, low) + values + 4 * PANEL * (low % PAGE_ROWS)
+    _score(model.tile, query, rows, width, padded, pages, keys, low, seen, first_values, scores, stride)
     for row in range(first, last):
         start = get_int(work.path_start + 8 * row)
         depth = get_int(work.path_start + 8 * row + 8) - start
@@ -92,28 +91,46 @@ def _window_start(work, row, length, window):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _score(entry, query, rows, width, padded, pages, keys, low, seen, scores, stride):  # type: ignore[no-untyped-def]
-    """scores[m, t - low] = query m times key t, for all t < seen; columns of rows nobody wrote are never read."""
+def _score(entry, query, rows, width, padded, pages, keys, low, seen, after, scores, stride):  # type: ignore[no-untyped-def]
+    """scores[m, t - low] = query m times key t, for all t < seen; columns of rows nobody wrote are never read.
+
+    after: address of what is read next.
+    """
     tiles = tile_count(rows)
     end = (seen + PANEL - 1) // PANEL
     following = _panel(pages, keys, low // PANEL, width)
     for panel in range(low // PANEL, end):
         source = following
-        if panel + 1 < end:
-            following = _panel(pages, keys, panel + 1, width)
+        following = _panel(pages, keys, panel + 1, width) if panel + 1 < end else after
         for index in range(tiles):
             m = rows * index // tiles
             count = rows * (index + 1) // tiles - m
             target = scores + 4 * (m * stride + panel * PANEL - low)
             part = query + 4 * m * padded
-            tile(entry, count, 1, FP32, STORE, part, padded, source, width, target, stride, following, 4 * PANEL)
+            ahead, pace, apart = _lookahead(following, width, index, tiles)
+            tile(entry, count, 1, FP32, STORE, part, padded, source, width, target, stride, ahead, pace, apart)
 
 
 @jit
 def _panel(pages, keys, panel, width):  # type: ignore[no-untyped-def]
     """Address of a panel of 16 keys of one lane."""
-    page = get_int(pages + 8 * (panel // _PAGE_PANELS))
-    return page + keys + 4 * PANEL * width * (panel % _PAGE_PANELS)
+    return _page(pages, panel * PANEL) + keys + 4 * PANEL * width * (panel % _PAGE_PANELS)
+
+
+@jit
+def _page(pages, row):  # type: ignore[no-untyped-def]
+    """Address of the page that a row lies in."""
+    return get_int(pages + 8 * (row // PAGE_ROWS))
+
+
+@jit
+def _lookahead(following, steps, index, tiles):  # type: ignore[no-untyped-def]
+    """What tile `index` of `tiles` asks for of the `steps` at `following`, as `tile` takes it: the tiles share them, and a
+    single one asks in two streams.
+    """
+    shares = max(2, tiles)
+    pace = (4 * PANEL + shares - 1) // shares
+    return following + index * pace * steps, pace, pace * steps if tiles == 1 else 0
 
 
 @jit
@@ -152,15 +169,19 @@ def _mix(entry, weights, stride, rows, pages, values, low, length, path, at, end
                 stop += 1
                 at += 1
         count = min(stop, (row // PAGE_ROWS + 1) * PAGE_ROWS) - row
-        first = get_int(pages + 8 * (row // PAGE_ROWS)) + values + 4 * PANEL * (row % PAGE_ROWS)
+        following = _page(pages, row) + values + 4 * PANEL * (row % PAGE_ROWS)
         for panel in range(0, padded, PANEL):
-            source = first + 4 * panel * PAGE_ROWS
+            source = following
+            if panel + PANEL < padded:
+                following = source + 4 * PANEL * PAGE_ROWS
+            elif row + count < stop:
+                following = _page(pages, row + count) + values
             for index in range(tiles):
                 m = rows * index // tiles
                 lines = rows * (index + 1) // tiles - m
                 part, target = weights + 4 * (m * stride + taken), out + 4 * (m * padded + panel)
-                later = source + _AHEAD
-                tile(entry, lines, 1, FP32, mode, part, stride, source, count, target, padded, later, 4 * PANEL)
+                ahead, pace, apart = _lookahead(following, count, index, tiles)
+                tile(entry, lines, 1, FP32, mode, part, stride, source, count, target, padded, ahead, pace, apart)
         row += count
         taken += count
         mode = CONTINUE

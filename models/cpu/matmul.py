@@ -82,10 +82,11 @@ def multiply(entry, rows, a, lda, w, kind, depth, c, ldc, mode, scratch, counter
                 row = first + lines * index // tiles
                 count = first + lines * (index + 1) // tiles - row
                 target = c + 4 * (row * ldc + panel * PANEL)
-                ahead, pace = _lookahead(
-                    source, panel_bytes, depth, side, max(side, _FOLLOWING), index, tiles, kept != kind
+                ahead, pace, apart = _lookahead(
+                    source, panel_bytes, depth, side, max(side, _FOLLOWING), index, tiles, kind, kept
                 )
-                tile(entry, count, side, kept, mode, a + 4 * row * lda, lda, read, depth, target, ldc, ahead, pace)
+                part = a + 4 * row * lda
+                tile(entry, count, side, kept, mode, part, lda, read, depth, target, ldc, ahead, pace, apart)
             panel += side
         done += 1
         unit = claim(counters, phases, phase, units, thread, threads)
@@ -131,7 +132,7 @@ def multiply_gated(  # type: ignore[no-untyped-def]
                 count = first + lines * (index + 1) // tiles - row
                 for part in range(0, 2 * pairs, side):
                     target = gates + 4 * part * PANEL
-                    ahead, pace = _lookahead(
+                    ahead, pace, apart = _lookahead(
                         source + part * panel_bytes,
                         panel_bytes,
                         depth,
@@ -139,7 +140,8 @@ def multiply_gated(  # type: ignore[no-untyped-def]
                         2 * max(side, pairs),
                         index,
                         tiles,
-                        kept != kind,
+                        kind,
+                        kept,
                     )
                     tile(
                         entry,
@@ -155,6 +157,7 @@ def multiply_gated(  # type: ignore[no-untyped-def]
                         width,
                         ahead,
                         pace,
+                        apart,
                     )
                 for pair in range(pairs):
                     for m in range(count):
@@ -204,6 +207,7 @@ def _widen(entry, kind, count, source, panel_bytes, depth, target):  # type: ign
             0,
             source + (index + count) * panel_bytes,
             panel_bytes // depth,
+            0,
         )
 
 
@@ -214,18 +218,26 @@ def _pairs(side):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _lookahead(source, panel_bytes, depth, side, following, index, tiles, widened):  # type: ignore[no-untyped-def]
-    """What tile `index` of `tiles` asks for while it reads the panels at `source`: where it begins, bytes a step.
+def _lookahead(source, panel_bytes, depth, side, following, index, tiles, kind, kept):  # type: ignore[no-untyped-def]
+    """What tile `index` of `tiles` asks for while it reads the panels at `source`: where it begins, bytes a step, and bytes
+    from one stream to the other.
 
     A tile that reads several panels beside each other reads on in each of them. Else the sweeps of all tiles share the
-    panels that are `following` panels further. What was `widened` has been asked for already.
+    panels that are `following` panels further; where memory is what they wait for, in two streams, half of it each.
+    What is `kept` in another format than its own has been asked for already.
     """
-    if widened:
-        return source, 0
+    if kept != kind:
+        return source, 0, 0
     sweeps = tile_sweeps(side)
     if side > 1 and sweeps == 1:
-        return source + _WIDE_LOOKAHEAD // side, panel_bytes // depth
+        return source + _WIDE_LOOKAHEAD // side, panel_bytes // depth, 0
     turns = tiles * sweeps
+    streams = 1
+    if kind in (FP32, BF16) and (tiles == 1 or sweeps > 1):
+        streams = 2
+        if side == 1:
+            following = 1
     # Rounded up: what no tile asked for, the next panel's first tile would wait for.
-    pace = (side * panel_bytes + depth * turns - 1) // (depth * turns)
-    return source + following * panel_bytes + index * sweeps * pace * depth, pace
+    pace = (side * panel_bytes + depth * turns * streams - 1) // (depth * turns * streams)
+    start = source + following * panel_bytes + index * sweeps * pace * depth
+    return start, pace, (streams - 1) * turns * pace * depth

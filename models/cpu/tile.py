@@ -75,21 +75,22 @@ def tile(
     ldc: Any,
     ahead: Any,
     pace: Any,
+    apart: Any,
 ) -> Any:
     """c[m, :16] (op)= sum over k < depth of a[m, k] * w[k, :16], for m < rows <= 6. All arguments int64.
 
     entry: `tile_entry(...)`. panels: 1 or `tile_panels(rows)`; as many that follow each other at w give as many times 16
     outputs. kind: the format of w; the depth of INT8 and INT4 is whole groups. mode: STORE overwrites, ADD adds the sum to
     what is there, CONTINUE starts the sum from what is there. a, w, c: addresses; lda, ldc: row strides in floats. ahead,
-    pace: step k of the depth (those of `ASK_EVERY`) asks for the memory at `ahead` + k * `pace` bytes, and at the same place
-    of as many panels; that memory need not exist.
+    pace, apart: step k of the depth (those of `ASK_EVERY`) asks for the memory at `ahead` + k * `pace` bytes, every other
+    at `apart` bytes more, and at the same place of as many panels; that memory need not exist. INT4 knows no `apart`.
     """
 
     def codegen(_context: Any, builder: ir.IRBuilder, _signature: Any, values: Any) -> Any:
         kind = ir.FunctionType(VOID, [I64] * len(values[1:]))
         builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
 
-    return types.void(*([types.int64] * 13)), codegen
+    return types.void(*([types.int64] * 14)), codegen
 
 
 def tile_entry(kind: int) -> int:
@@ -99,7 +100,7 @@ def tile_entry(kind: int) -> int:
     Called through its address, because numba compiles whatever a function calls once more with each of its callers, and
     these bodies are the bulk of the code. Not all formats at once: nobody waits for code that no model here uses.
     """
-    return compile_entry(_float_kernel if kind in (FP32, BF16) else _code_kernel, types.void(*([types.int64] * 12)))
+    return compile_entry(_float_kernel if kind in (FP32, BF16) else _code_kernel, types.void(*([types.int64] * 13)))
 
 
 def _compiled_for(kinds: Sequence[int]) -> Any:
@@ -118,6 +119,7 @@ def _compiled_for(kinds: Sequence[int]) -> Any:
         ldc: Any,
         ahead: Any,
         pace: Any,
+        apart: Any,
     ) -> Any:
         # A name of its own, because the process links functions of one name as one.
         name = "_".join(["dp_tile", *map(str, kinds)])
@@ -130,12 +132,12 @@ _float_tile = _compiled_for((FP32, BF16))
 _code_tile = _compiled_for((FP32, INT8, INT4))
 
 
-def _float_kernel(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace):  # type: ignore[no-untyped-def]
-    _float_tile(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace)
+def _float_kernel(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace, apart):  # type: ignore[no-untyped-def]
+    _float_tile(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace, apart)
 
 
-def _code_kernel(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace):  # type: ignore[no-untyped-def]
-    _code_tile(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace)
+def _code_kernel(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace, apart):  # type: ignore[no-untyped-def]
+    _code_tile(rows, panels, kind, mode, a, lda, w, depth, c, ldc, ahead, pace, apart)
 
 
 def _dispatch(kinds: Sequence[int], builder: ir.IRBuilder, rows: Any, panels: Any, kind: Any, *rest: Any) -> None:

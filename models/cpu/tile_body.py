@@ -18,11 +18,11 @@ STORE, ADD, CONTINUE = 0, 1, 2
 SPLIT_PANELS = 3
 
 # Kinds of a body's arguments: see `tile_body`.
-TILE = (I64,) * 9
+TILE = (I64,) * 10
 
 
 def tile_body(rows: int, panels: int, kind: int) -> Any:
-    """Writes the body of mode, a, lda, w, depth, c, ldc, ahead, pace: see `models.cpu.tile.tile`."""
+    """Writes the body of mode, a, lda, w, depth, c, ldc, ahead, pace, apart: see `models.cpu.tile.tile`."""
     halves = [(panel, half) for panel in range(panels) for half in (0, 1)]
     width = len(halves) // 2 if panels == SPLIT_PANELS else len(halves)
 
@@ -37,6 +37,7 @@ def tile_body(rows: int, panels: int, kind: int) -> Any:
         ldc: Any,
         ahead: Any,
         pace: Any,
+        apart: Any,
     ) -> None:
         inputs = [
             builder.inttoptr(builder.add(a, builder.mul(lda, I64(4 * row))), F32.as_pointer()) for row in range(rows)
@@ -64,9 +65,7 @@ def tile_body(rows: int, panels: int, kind: int) -> Any:
                 swept,
                 depth,
                 outputs,
-                [builder.add(ahead, x) for x in asked],
-                pace,
-                kind,
+                _Asked([builder.add(ahead, x) for x in asked], pace, apart, kind),
             )
         builder.ret_void()
 
@@ -82,9 +81,7 @@ def _sweep(
     swept: list[tuple[int, int]],
     depth: Any,
     outputs: list[Any],
-    aheads: list[Any],
-    pace: Any,
-    kind: int,
+    asked: _Asked,
 ) -> None:
     """One turn through the depth for the halves `swept` of panels, all rows: outputs [row][half]."""
     zero = ir.Constant(VECTOR, [0.0] * LANES)
@@ -103,8 +100,7 @@ def _sweep(
         phi.add_incoming(zero, entry)
         phi.add_incoming(start, resume)
 
-    asked = _Asked(aheads, pace, kind)
-    if kind in (FP32, BF16):
+    if asked.kind in (FP32, BF16):
         sums = _float_sums(builder, inputs, w, starts, swept, depth, first, asked)
     else:
         sums = _grouped_sums(builder, inputs, w, starts, depth, first, asked)
@@ -121,16 +117,20 @@ def _sweep(
 
 
 class _Asked:
-    """The memory that steps of the depth ask for in advance."""
+    """The memory that steps of the depth ask for in advance, `apart` bytes further every other time."""
 
-    def __init__(self, aheads: list[Any], pace: Any, kind: int) -> None:
-        self.aheads, self._pace, self.kind = aheads, pace, kind
+    def __init__(self, aheads: list[Any], pace: Any, apart: Any, kind: int) -> None:
+        self._aheads, self._pace, self._apart, self.kind = aheads, pace, apart, kind
 
     def at(self, builder: ir.IRBuilder, step: Any, unrolled: int) -> None:
         """What step `step` asks for, the `unrolled`-th of a turn of the loop."""
-        if unrolled % ASK_EVERY[self.kind] == 0:
-            for ahead in self.aheads:
-                prefetch(builder, builder.add(ahead, builder.mul(step, self._pace)))
+        time, between = divmod(unrolled, ASK_EVERY[self.kind])
+        if between == 0:
+            place = builder.mul(step, self._pace)
+            if time % 2:
+                place = builder.add(place, self._apart)
+            for ahead in self._aheads:
+                prefetch(builder, builder.add(ahead, place))
 
 
 def _added(builder: ir.IRBuilder, inputs: list[Any], step: Any, weights: list[Any], sums: list[Any]) -> list[Any]:
@@ -213,8 +213,9 @@ def widening_body(kind: int) -> Any:
         _ldc: Any,
         ahead: Any,
         pace: Any,
+        apart: Any,
     ) -> None:
-        asked = _Asked([ahead], pace, kind)
+        asked = _Asked([ahead], pace, apart, kind)
 
         def group(k: Any, nothing: list[Any]) -> list[Any]:
             panel = GroupedPanel(builder, kind, builder.add(w, builder.mul(k, I64(STEP_BYTES[kind]))))
