@@ -20,6 +20,8 @@ from models.cpu.tile import tile, tile_count
 from models.cpu.tile_body import CONTINUE, STORE
 from models.cpu.vector import divide, exponentiate, row_max
 
+# Bytes by which a single tile's sweep over the values asks for memory in advance.
+_AHEAD = 1024
 _PAGE_PANELS = PAGE_ROWS // PANEL
 
 
@@ -107,8 +109,8 @@ def _score(entry, query, rows, width, padded, pages, keys, low, seen, after, sco
             count = rows * (index + 1) // tiles - m
             target = scores + 4 * (m * stride + panel * PANEL - low)
             part = query + 4 * m * padded
-            ahead, pace, apart = _lookahead(following, width, index, tiles)
-            tile(entry, count, 1, FP32, STORE, part, padded, source, width, target, stride, ahead, pace, apart)
+            ahead, pace = _lookahead(following, following, width, index, tiles)
+            tile(entry, count, 1, FP32, STORE, part, padded, source, width, target, stride, ahead, pace, 0)
 
 
 @jit
@@ -124,13 +126,14 @@ def _page(pages, row):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _lookahead(following, steps, index, tiles):  # type: ignore[no-untyped-def]
-    """What tile `index` of `tiles` asks for of the `steps` at `following`, as `tile` takes it: the tiles share them, and a
-    single one asks in two streams.
+def _lookahead(alone, following, steps, index, tiles):  # type: ignore[no-untyped-def]
+    """Where tile `index` of `tiles` begins to ask for memory, and bytes a step: a single one at `alone`; several, which have
+    time, share the `steps` of the panel at `following`.
     """
-    shares = max(2, tiles)
-    pace = (4 * PANEL + shares - 1) // shares
-    return following + index * pace * steps, pace, pace * steps if tiles == 1 else 0
+    if tiles == 1:
+        return alone, 4 * PANEL
+    pace = (4 * PANEL + tiles - 1) // tiles
+    return following + index * pace * steps, pace
 
 
 @jit
@@ -180,8 +183,8 @@ def _mix(entry, weights, stride, rows, pages, values, low, length, path, at, end
                 m = rows * index // tiles
                 lines = rows * (index + 1) // tiles - m
                 part, target = weights + 4 * (m * stride + taken), out + 4 * (m * padded + panel)
-                ahead, pace, apart = _lookahead(following, count, index, tiles)
-                tile(entry, lines, 1, FP32, mode, part, stride, source, count, target, padded, ahead, pace, apart)
+                ahead, pace = _lookahead(source + _AHEAD, following, count, index, tiles)
+                tile(entry, lines, 1, FP32, mode, part, stride, source, count, target, padded, ahead, pace, 0)
         row += count
         taken += count
         mode = CONTINUE
